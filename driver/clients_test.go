@@ -11,7 +11,7 @@ import (
 // TestTwoNomadClientsShareOneContainerd lets two nodes use the same images in
 // one containerd, crash and tidy up: neither touches what is the other's.
 func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, one *env) {
+	withOwnContainerd(t, func(t *testing.T, one *env) {
 		other := newEnv(t, one.containerd, nil)
 		newNode(one)
 		newNode(other)

@@ -34,7 +34,7 @@ func TestConformance_Start_Wait(t *testing.T) {
 }
 
 func TestConformance_Start_Kill_Wait(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)
 		must.NoError(t, e.harness.StopTask(cfg.ID, 10*time.Second, "SIGKILL"))
@@ -47,7 +47,7 @@ func TestConformance_Start_Kill_Wait(t *testing.T) {
 }
 
 func TestConformance_Start_KillTimeout(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", `trap '' TERM; echo ready; while true; do sleep 0.05; done`))
 		e.start(cfg)
 		e.waitForLog(cfg, "ready")
@@ -91,7 +91,7 @@ func TestConformance_Start_StoppedContainer(t *testing.T) {
 }
 
 func TestConformance_ContainerAlreadyExists(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)
 		pid := e.pid(cfg)
@@ -126,7 +126,7 @@ func TestConformance_CreationIdempotent(t *testing.T) {
 }
 
 func TestConformance_StartN(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		var ids []string
 		for range 3 {
 			cfg := e.task(defaultTaskConfig("sleep", "1000"))
@@ -141,7 +141,7 @@ func TestConformance_StartN(t *testing.T) {
 }
 
 func TestConformance_StartWaitRecoverWaitStop(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.task(defaultTaskConfig("sh", "-c", trap), reserve(gpuA, 0, 1))
 		handle := e.start(cfg)
@@ -168,7 +168,7 @@ func TestConformance_StartWaitRecoverWaitStop(t *testing.T) {
 }
 
 func TestConformance_RecoverTask(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; exit 9"), reserve(gpuA, 0))
 		handle := e.start(cfg)
@@ -186,7 +186,7 @@ func TestConformance_RecoverTask(t *testing.T) {
 }
 
 func TestConformance_DanglingContainerRemoval(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		e.start(cfg)
@@ -244,7 +244,7 @@ func TestConformance_LogCollectionDisabled(t *testing.T) {
 
 // The container is removed behind Nomad's back.
 func TestConformance_MissingContainer_Cleanup(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		e.start(cfg)
@@ -261,7 +261,7 @@ func TestConformance_MissingContainer_Cleanup(t *testing.T) {
 
 // Who waits may go and come back; the task does not notice.
 func TestConformance_StartWaitRecover(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", trap))
 		handle := e.start(cfg)
 		e.waitForLog(cfg, "ready")
@@ -283,7 +283,7 @@ func TestConformance_StartWaitRecover(t *testing.T) {
 
 // What a task has started in the background ends with it.
 func TestConformance_NoOrphanedTasks(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", `trap '' TERM; sh -c 'trap "" TERM; sleep 1000' & sleep 1000 & echo ready; wait`))
 		e.start(cfg)
 		e.waitForLog(cfg, "ready")

@@ -14,7 +14,7 @@ import (
 )
 
 func TestImageCommandAndArgs(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		out, _ := e.run(defaultTaskConfig(""))
 		must.Eq(t, "from the image\n", out)
 		config := defaultTaskConfig("")
@@ -211,7 +211,7 @@ func TestConformance_User(t *testing.T) {
 }
 
 func TestConformance_GroupAdd(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("id")
 		config.GroupAdd = []string{"extra", "4711"}
 		out, _ := e.run(config)

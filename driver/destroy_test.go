@@ -36,7 +36,7 @@ func TestDestroyedWhileOthersAreAway(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			forEachOwnContainerd(t, func(t *testing.T, e *env) {
+			withOwnContainerd(t, func(t *testing.T, e *env) {
 				newNode(e)
 				cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0, 1))
 				handle := e.start(cfg)
@@ -60,7 +60,7 @@ func TestDestroyedWhileOthersAreAway(t *testing.T) {
 // TestStoppedWhileContainerdIsAway: the task gets its time, then it ends all the same,
 // with what Nomad needs to go on.
 func TestStoppedWhileContainerdIsAway(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 		e.start(cfg)
@@ -84,7 +84,7 @@ func TestStoppedWhileContainerdIsAway(t *testing.T) {
 // TestAStartThatLosesContainerdRunsNowhere: what the start has made is dead when it
 // fails, and removed when containerd is back.
 func TestAStartThatLosesContainerdRunsNowhere(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		nomad := newNomadState(t)
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))

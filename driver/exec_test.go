@@ -37,7 +37,7 @@ func TestConformance_ExecStreaming(t *testing.T) {
 }
 
 func TestExecSessionsEndWithTheDriver(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))
 		handle := e.start(cfg)
 		config := defaultTaskConfig("sleep", "1000")

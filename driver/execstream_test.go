@@ -123,7 +123,7 @@ func TestWatchedStream(t *testing.T) {
 
 // Commands in a task have a bound, which frees itself.
 func TestExecSessionsAreBounded(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *config.Config) { c.MaxExecSessions = 3 })
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)

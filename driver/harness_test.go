@@ -104,6 +104,10 @@ func inTurn(t *testing.T, binaries map[string]string, test func(t *testing.T, e 
 // everything is whether tests run in full, as make test-full has them.
 func everything() bool { return os.Getenv("NOMAD_GPU_FULL") != "" }
 
+// drawOf moves every draw by one for the next number: .ci/run has one of the commit, so
+// that CI meets the other draws with other commits. A test that failed names its containerd.
+var drawOf = func() int { n, _ := strconv.Atoi(os.Getenv("NOMAD_GPU_DRAW")); return n }()
+
 // drawnContainerd is one of the containerds, by version, or all of them.
 func drawnContainerd(t *testing.T) map[string]string {
 	t.Helper()
@@ -112,26 +116,26 @@ func drawnContainerd(t *testing.T) map[string]string {
 		return all
 	}
 	names := slices.Sorted(maps.Keys(all))
-	name := names[crc32.ChecksumIEEE([]byte(t.Name()))%uint32(len(names))]
+	name := names[(int(crc32.ChecksumIEEE([]byte(t.Name())))+drawOf)%len(names)]
 	return map[string]string{name: all[name]}
 }
 
-// stepsOf are those of a list that a test with this containerd goes through: each step is
-// gone through with one of them, and in full with every.
-func (e *env) stepsOf(all []string) []string {
+// drawnFrom is the part of a list that a test with this containerd goes through: each
+// element has one of them, and in full every one.
+func drawnFrom[T any](e *env, all []T) []T {
 	e.t.Helper()
 	if everything() {
 		return all
 	}
 	names := slices.Sorted(maps.Keys(containerdBinaries(e.t)))
 	mine := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(e.t.Name(), "/"+name) })
-	var steps []string
-	for i, step := range all {
-		if i%len(names) == mine {
-			steps = append(steps, step)
+	var drawn []T
+	for i, element := range all {
+		if (i+drawOf)%len(names) == mine {
+			drawn = append(drawn, element)
 		}
 	}
-	return steps
+	return drawn
 }
 
 // env is a driver behind Nomad's own plugin interface, on a node of its own, with

@@ -50,7 +50,7 @@ func putJSON(t *testing.T, files map[string][]byte, like ispec.Descriptor, value
 
 // A neighbor's image is in containerd, and the attacker knows its digests.
 func TestHostileArchivesOfOthersImages(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		base, err := boxLayer()
 		must.NoError(t, err)
 		secret, err := testimage.Layer(map[string]testimage.File{"/secret": {Content: []byte(canarySong)}})

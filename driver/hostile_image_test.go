@@ -93,7 +93,7 @@ func TestHostileImages(t *testing.T) {
 		must.NoError(t, os.Mkdir(host, 0o777))
 		must.NoError(t, os.WriteFile(filepath.Join(host, "secret"), []byte("top secret"), 0o600))
 		must.NoError(t, os.WriteFile(filepath.Join(host, "passwd"), []byte("onlyhere:x:0:0::/:/bin/sh\n"), 0o644))
-		for _, image := range hostileImages {
+		for _, image := range drawnFrom(e, hostileImages) {
 			config := defaultTaskConfig("")
 			config.Image = "local/image.tar"
 			cfg := e.quietTask(config, reserve(gpuA, 0), func(cfg *drivers.TaskConfig) { cfg.User = image.user })

@@ -133,7 +133,7 @@ func TestHostileLayers(t *testing.T) {
 			return []testimage.Packed{small(t, "/a"), small(t, "/b"), small(t, "/c")}
 		},
 	}
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		limited := e.with(func(c *config.Config) { c.MaxUnpackedSize = "16M" })
 		e.driver, e.harness = limited.driver, limited.harness
 		r := startRegistry(t, false, false)
@@ -199,7 +199,7 @@ func (e *env) snapshots() int {
 
 // TestPackedLayers of each kind are unpacked as they were made.
 func TestPackedLayers(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		base, err := boxLayer()
 		must.NoError(t, err)
 		for i, kind := range []string{plainTar, gzipLayer, zstdLayer} {

@@ -96,7 +96,7 @@ func TestMountsKeepTheHostsRestrictions(t *testing.T) {
 // No mount lies in those of the GPU share, also where a link of the image leads one
 // there: the pipes are the daemon's, and the cache may be others' too.
 func TestHostileLinkIntoTheShare(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for name, links := range map[string]map[string]string{
 			"directly":     {"x": "/run/nomad-gpu/mps/pipe"},

@@ -2,8 +2,10 @@ package driver
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +139,7 @@ func TestHostileDirectoriesOfTheAllocation(t *testing.T) {
 // Nomad's client works in an allocation as root and by name, while its tasks run and
 // between two starts of them: what a task puts there leads it to no file of the host.
 func TestNomadsClientFollowsNoLinksOfTasks(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		host := newCanary(t, e.dir)
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", `
 			for dir in data tmp logs; do
@@ -227,7 +229,7 @@ func TestHostileSwaps(t *testing.T) {
 		must.NoError(t, os.Mkdir(allowed, 0o755))
 		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{allowed} })
 		read := []string{"-c", "cat /x/file /x; echo evil > /x/evil; echo evil > /x"}
-		for name, attack := range map[string]struct {
+		attacks := map[string]struct {
 			config spec.Config
 			target string
 			// put makes what the attacker shows between the links.
@@ -269,7 +271,9 @@ func TestHostileSwaps(t *testing.T) {
 				must.NoError(t, os.WriteFile(filepath.Join(local, "x.tar"), testArchive(t), 0o666))
 				return filepath.Join(local, "x.tar")
 			}},
-		} {
+		}
+		for _, name := range drawnFrom(e, slices.Sorted(maps.Keys(attacks))) {
+			attack := attacks[name]
 			cfg := limited.quietTask(attack.config)
 			stop := swapWithLink(t, attack.put(cfg.TaskDir().LocalDir), attack.target)
 			ran := 0

@@ -104,7 +104,7 @@ func TestHostileJobs(t *testing.T) {
 		{"giant compute", func(c *spec.Config) { c.GPU.Compute = 1 << 50 }, "gpu.compute"},
 		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
 	}
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *config.Config) { c.Volumes.Enabled = false })
 		newNode(e)
 		refused := func(name, says string, config spec.Config, change ...func(*drivers.TaskConfig)) {

@@ -94,7 +94,7 @@ func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *driver
 func TestContainerdKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range e.stepsOf(slices.Concat(namesOf(startSteps), stopSteps)) {
+		for _, step := range drawnFrom(e, slices.Concat(namesOf(startSteps), stopSteps)) {
 			// A task that heeds the signal, and one that must be killed.
 			trap, code, timeout := "exit 43", 43, 10*time.Second
 			if step == "killed" {
@@ -291,7 +291,7 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 // TestAllOfATaskIsDeadBeforeItsLeaseEnds: containerd does not know of every process
 // in the container's control group.
 func TestAllOfATaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for want, end := range map[int]func(*drivers.TaskConfig) error{
 			137: func(cfg *drivers.TaskConfig) error { return syscall.Kill(shimOf(t, cfg), syscall.SIGKILL) },

@@ -386,7 +386,7 @@ func (e *env) killStop(step string, delay time.Duration) {
 func TestKillAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range e.stepsOf(slices.Concat(namesOf(startSteps), stopSteps)) {
+		for _, step := range drawnFrom(e, slices.Concat(namesOf(startSteps), stopSteps)) {
 			if slices.Contains(stopSteps, step) {
 				e.killStop(step, 0)
 			} else {

@@ -15,7 +15,7 @@ import (
 // A task that waits for its image holds no share: its registry, and so its author, would say
 // for how long. Nomad gives the slices to no other meanwhile, unless the job is stopped.
 func TestNoShareIsHeldWhileTheImageIsPulled(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")

@@ -68,7 +68,7 @@ func TestAForkBombIsHeld(t *testing.T) {
 
 // TestExecOutputIsBounded: its size is the author's choice, the memory is ours.
 func TestExecOutputIsBounded(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)
 		result, err := e.driver.ExecTask(cfg.ID, []string{"sh", "-c", "head -c 100000000 /dev/zero; echo done >&2"}, time.Minute)
@@ -115,7 +115,7 @@ func TestGiantImageConfigs(t *testing.T) {
 // TestGiantImages: an archive may be a file that is all hole, or grow while it is read,
 // and containerd keeps what it was sent of it.
 func TestGiantImages(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		refused := func(config spec.Config, write func(path string)) {
 			t.Helper()
 			cfg := e.quietTask(config)
@@ -223,7 +223,7 @@ func TestSecretsHoldSoManyFiles(t *testing.T) {
 // TestSharedMemoryIsTheTasks: what others leave in it is within the limit of the task
 // that offers it, and gone with the last who has it.
 func TestSharedMemoryIsTheTasks(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		owner := defaultTaskConfig("sleep", "1000")
 		owner.IPCMode, owner.ShmSize = "shareable", "100G"
 		_, _, err := e.driver.StartTask(e.quietTask(owner))

@@ -91,7 +91,7 @@ func TestLogsOfABlockedReader(t *testing.T) {
 // The reader dies while the task writes; whoever reads next gets what the dead
 // one had not taken.
 func TestLogsOfADeadReader(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg, first := e.piped(defaultTaskConfig("sh", "-c", "seq 1 60000; exit 3"))
 		e.start(cfg)
 		waitUntilFull(t, first)
@@ -115,7 +115,7 @@ func TestLogsOfADeadReader(t *testing.T) {
 
 // A task that waits for its reader is stopped like any other.
 func TestStopOfATaskWhoseReaderIsGone(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		for _, readerDies := range []bool{false, true} {
 			cfg, stdout := e.piped(defaultTaskConfig("sh", "-c", "trap 'exit 43' TERM; seq 1 60000"))
 			e.start(cfg)

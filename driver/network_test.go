@@ -32,7 +32,7 @@ func TestConformance_NetworkMode_Host(t *testing.T) {
 }
 
 func TestNetworkOfTheGroup(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		ns, err := netns.NewNetNS(e.dir)
 		must.NoError(t, err)
 		defer func() { must.NoError(t, ns.Remove()) }()

@@ -39,7 +39,7 @@ func TestCachedImageNeedsNoNetwork(t *testing.T) {
 }
 
 func TestConformance_ConcurrentPulls(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")
 		var blobs atomic.Int64
@@ -72,7 +72,7 @@ func TestConformance_Pull_Timeout(t *testing.T) {
 }
 
 func TestConformance_Start_LoadImage(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		var archive bytes.Buffer
 		// The name in the archive is another image's, and must stay so.
 		must.NoError(t, buildTestImage(&archive, "docker.io/library/redis:7"))
@@ -249,7 +249,7 @@ func TestPullThroughMirrors(t *testing.T) {
 
 // A pull ends with the driver that wanted it, and keeps nothing in containerd.
 func TestPullEndsWithTheDriver(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")
 		var blobs atomic.Int64
@@ -326,7 +326,7 @@ func (e *env) tidy(later time.Duration) {
 }
 
 func TestConformance_ImageGC_On(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		ref := r.push(t, "box:1")
 		config := imageConfig(ref)

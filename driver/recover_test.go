@@ -21,7 +21,7 @@ import (
 )
 
 func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", "exit 5"))
 		handle := e.start(cfg)
 		must.Eq(t, 5, e.wait(cfg.ID).ExitCode)
@@ -146,7 +146,7 @@ func findShim(cfg *drivers.TaskConfig) int {
 }
 
 func TestLogsSurviveTheDriver(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		// More than the pipes hold, written while no driver is there.
 		cfg := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; seq 1 40000; exit 3"))
 		handle := e.start(cfg)

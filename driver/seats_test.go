@@ -118,7 +118,7 @@ func (n seatedNode) task(priority, seat int) *drivers.TaskConfig {
 // A task of higher priority waits for its seat before its program runs; who has it steps
 // aside, with room for its memory on the host, and comes back. A new driver goes on.
 func TestATaskStepsAsideForAnother(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newSeatedNode(e)
 		said := listen(t, e)
 		first := n.task(50, 0)

@@ -128,7 +128,7 @@ func TestAStartEndsBeforeTheNextOfItsTask(t *testing.T) {
 // TestAStallingRegistryHoldsNothing of the node: others start, on the GPU that a task would
 // have which waits for its image, and what waits ends when its job is stopped.
 func TestAStallingRegistryHoldsNothing(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		limited := e.with(func(c *config.Config) { c.MaxStarts = 4 })
 		nomad := newNomadState(t)

@@ -307,7 +307,7 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 }
 
 func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		cfg, events := n.watched(0, 1)
 		watched, err := e.driver.tasks.get(cfg.ID)
