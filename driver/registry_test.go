@@ -70,10 +70,18 @@ func startRegistry(t *testing.T, auth, secure bool) *registry {
 		config += fmt.Sprintf("auth:\n  htpasswd:\n    realm: test\n    path: %s/htpasswd\n", dir)
 	}
 	must.NoError(t, os.WriteFile(dir+"/config.yml", []byte(config), 0o600))
-	process, err := startBound(exec.Command(binary, "serve", dir+"/config.yml"))
+	var said bytes.Buffer
+	command := exec.Command(binary, "serve", dir+"/config.yml")
+	command.Stdout, command.Stderr = &said, &said
+	process, err := startBound(command)
 	must.NoError(t, err)
 	t.Cleanup(process.kill)
 	eventually(t, "the registry listens", func() bool {
+		select {
+		case <-process.ended:
+			t.Fatalf("the registry ended: %s", said.String())
+		default:
+		}
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = conn.Close()

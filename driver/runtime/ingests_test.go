@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,9 @@ func TestAStallingRegistryStopsNoOtherPull(t *testing.T) {
 		archive := boxArchive(t, "shared"+r.config.Owner)
 		stalls, good := newHub(t, archive), newHub(t, archive)
 		serve, reached, hang := stalls.Config.Handler, make(chan struct{}), make(chan struct{})
+		// The registry ends with the test, also where that fails, and waits for those whom it serves.
+		release := sync.OnceFunc(func() { close(hang) })
+		t.Cleanup(release)
 		var once atomic.Bool
 		stalls.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if strings.Contains(req.URL.Path, "/blobs/") {
@@ -44,7 +48,7 @@ func TestAStallingRegistryStopsNoOtherPull(t *testing.T) {
 		<-reached
 		_, err := r.Pull(ctx, Pull{Ref: good.ref(), Credentials: noLogin})
 		must.NoError(t, err)
-		close(hang)
+		release()
 		give()
 		must.Error(t, <-ended)
 		left, err := r.client.ContentStore().ListStatuses(ctx, "")
