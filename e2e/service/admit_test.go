@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -125,7 +126,11 @@ func TestPlacedWhereChosen(t *testing.T) {
 	if err := c.Stop(ctx, "warm"); err != nil {
 		t.Fatal(err)
 	}
-	const rounds, perRound = 10, 50
+	rounds := 2
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		rounds = 10
+	}
+	const perRound = 50
 	same, begin := 0, time.Now()
 	asks := []string{"1G", "2G", "0.1", "1G,0.1", "3G"}
 	for round := range rounds {
