@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/documents"
+	"github.com/nomad-gpu/nomad-gpu/internal/testca"
 )
 
 // TestFirstHour is an operator who has a machine with Nomad as its own package sets it up,
@@ -41,9 +43,11 @@ func TestFirstHour(t *testing.T) {
 				}
 			}()
 			newcomer.firstGPU(ctx)
+			newcomer.upgrades(ctx)
+			newcomer.keepsKeys(ctx)
 			newcomer.brokenMachines(ctx)
 			began := time.Now()
-			l.purges(ctx, []string{"first"}, "nomad-gpu-plugins")
+			l.purges(ctx, []string{"first"}, "nomad-gpu-plugins", "nomad-gpu-scheduler")
 			fmt.Fprintf(&newcomer.told, "    the job stopped, and the package purged: nothing of it is left, after %s\n", time.Since(began).Round(time.Second))
 		})
 	}
@@ -145,6 +149,55 @@ func (n *newcomer) firstGPU(ctx context.Context) {
 	if report := n.consults(ctx, "the machine as it is now"); report.Worst() == doctor.Failed {
 		n.Error("the doctor finds a machine ill on which all went well")
 	}
+}
+
+// upgrades installs two later releases under the tasks.
+func (n *newcomer) upgrades(ctx context.Context) {
+	n.Helper()
+	for _, version := range []string{nextRelease, lastRelease} {
+		before := n.pids(ctx)
+		n.types(ctx, installPackages(version))
+		n.types(ctx, "systemctl restart nomad")
+		n.nodeReady(ctx)
+		n.running(ctx, "first")
+		if after := n.pids(ctx); len(before) == 0 || !maps.Equal(before, after) {
+			n.Errorf("before the upgrade to %s there were %v,\nafter it  there are %v", version, before, after)
+		}
+		if installed := strings.TrimSpace(n.run(ctx, "dpkg-query -W -f '${Version}' nomad-gpu-plugins")); installed != version {
+			n.Errorf("after the upgrade to %s there is %s", version, installed)
+		}
+	}
+}
+
+// keepsKeys runs the service with a TLS key that only root may read.
+func (n *newcomer) keepsKeys(ctx context.Context) {
+	n.Helper()
+	authority := testca.New(n)
+	cert, key := authority.Sign("localhost")
+	script := "mkdir -p /etc/systemd/system/nomad-gpu-scheduler.service.d && cp /usr/share/doc/nomad-gpu-scheduler/credentials.conf /etc/systemd/system/nomad-gpu-scheduler.service.d/\n"
+	for name, path := range map[string]string{"cert.pem": cert, "key.pem": key, "ca.pem": authority.CAFile()} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			n.Fatal(err)
+		}
+		script += "cat >/etc/nomad-gpu/" + name + " <<'EOF'\n" + string(text) + "EOF\n"
+	}
+	began := time.Now()
+	n.run(ctx, script+`chmod 600 /etc/nomad-gpu/key.pem
+cat >>/etc/nomad-gpu/scheduler.hcl <<'EOF'
+listen {
+  cert_file = "/run/credentials/nomad-gpu-scheduler.service/cert.pem"
+  key_file  = "/run/credentials/nomad-gpu-scheduler.service/key.pem"
+}
+EOF
+systemctl daemon-reload
+systemctl enable --now nomad-gpu-scheduler`)
+	n.eventually(ctx, "the service answers over TLS", func() (bool, string) {
+		out, err := n.Exec(ctx, "nomad-gpu-scheduler status -address https://localhost:4656 -ca-cert /etc/nomad-gpu/ca.pem || journalctl -u nomad-gpu-scheduler -n 5")
+		return err == nil && strings.Contains(out, "H100"), out
+	})
+	fmt.Fprintf(&n.told, "    the service answers over TLS with a key of mode 0600, after %s\n", time.Since(began).Round(time.Second))
+	n.run(ctx, "rm -r /etc/systemd/system/nomad-gpu-scheduler.service.d /etc/nomad-gpu/*.pem")
 }
 
 // guide is what the guide's blocks say to type. What needs hardware, an image from a

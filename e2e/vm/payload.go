@@ -22,8 +22,9 @@ const toolsImage = "localhost/tools:1"
 // systemd, containerd and runc.
 var suites = []string{"driver", "driver/runtime", "driver/spec", "internal/statedir", "internal/agentlog"}
 
-// firstRelease is installed, and nextRelease takes its place.
-const firstRelease, nextRelease = "1.0.0", "1.0.1"
+// firstRelease is installed, and nextRelease takes its place: a build after the release,
+// which lastRelease replaces.
+const firstRelease, nextRelease, lastRelease = "1.0.0", "1.0.0+12.g0123456789ab", "1.0.1"
 
 // payload makes the disk with all that a machine needs of us: /opt/gpu there.
 //
@@ -35,7 +36,7 @@ const firstRelease, nextRelease = "1.0.0", "1.0.1"
 // and what the steps need besides:
 //
 //	tests/       test programs, and below src/ what they read
-//	packages/    two releases of the packages
+//	packages/    three releases of the packages
 func payload(ctx context.Context, root, dir string, parts []part) (string, error) {
 	files := filepath.Join(dir, "payload")
 	for _, sub := range []string{"bin", "images"} {
@@ -133,10 +134,10 @@ func testBinaries(ctx context.Context, root, files string) error {
 }
 
 // packages makes Debian's packages as a release does, of the programs that are there.
-// The second release differs in its number only.
+// The releases differ in their numbers only.
 func packages(ctx context.Context, root, files string) error {
 	dir := filepath.Join(files, "packages")
-	for _, version := range []string{firstRelease, nextRelease} {
+	for _, version := range []string{firstRelease, nextRelease, lastRelease} {
 		if err := run(ctx, filepath.Join(root, "internal", "release"), "go", "run", ".", "-version", version,
 			"-arch", runtime.GOARCH, "-bin", filepath.Join(root, "bin"), "-out", dir); err != nil {
 			return err

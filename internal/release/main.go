@@ -34,9 +34,14 @@ func main() {
 	flag.StringVar(&r.host, "host", "../../bin", "the `folder` of the same programs for this machine")
 	flag.StringVar(&r.root, "root", "../..", "the `folder` of the repository")
 	flag.StringVar(&r.out, "out", "", "the `folder` to write to")
+	only := flag.Bool("image", false, "only make the image of the placement service")
 	flag.Parse()
 	r.date = time.Unix(*date, 0).UTC()
-	if err := r.make(); err != nil {
+	run := r.make
+	if *only {
+		run = r.image
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -68,6 +73,9 @@ func (r release) make() error {
 	}
 	if err := r.tarball(packages); err != nil {
 		return fmt.Errorf("make tarball: %w", err)
+	}
+	if err := r.image(); err != nil {
+		return fmt.Errorf("make image: %w", err)
 	}
 	if err := r.bill(); err != nil {
 		return fmt.Errorf("list what the programs contain: %w", err)

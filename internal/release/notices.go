@@ -27,7 +27,7 @@ func (r release) modulesOf(programs []string) (map[string]debug.Module, string, 
 		}
 		toolchain = info.GoVersion
 		for _, module := range info.Deps {
-			if module.Replace != nil && module.Replace.Version == "" {
+			if strings.HasPrefix(module.Path, "github.com/nomad-gpu/") {
 				continue // it lies in this repository
 			}
 			if module.Replace != nil {
