@@ -39,7 +39,7 @@ func (r release) modulesOf(programs []string) (map[string]debug.Module, string, 
 	return modules, toolchain, nil
 }
 
-// legal is a file that goes with what is built from the module that has it.
+// legal are the names of license files, which binaries must carry along.
 var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|copyright|patents|mit-license)([.-].*)?$`)
 
 // notices are the licenses of all modules in programs, which most of them ask for, and
