@@ -63,7 +63,7 @@ func idle(raw rawConfig, c *Config) (warnings []string) {
 	return warnings
 }
 
-// written leaves out what may be the schema's defaults.
+// written leaves out values that may be the defaults of the schema.
 func (r rawSharing) written() rawSharing {
 	return rawSharing{
 		SliceMemory: unless(r.SliceMemory, defaultSliceMemory), Headroom: unless(r.Headroom, defaultHeadroom), Replicas: unless(r.Replicas, defaultReplicas),

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// Slices are counted from what is left when the driver, or the headroom if that is
+// Slices are counted from the memory left when the driver, or the headroom if that is
 // more, has its part.
 func TestSlicesLeaveTheDriverItsMemory(t *testing.T) {
 	for _, tc := range []struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// What is near what follows from each GPU's own links, by UUID, whoever tells of them.
+// Closeness follows from the links of each GPU, by UUID, whoever tells of them.
 func TestClosenessOfMachines(t *testing.T) {
 	at := func(uuid, bus string, numa int, links hardware.Links) hardware.GPU {
 		return hardware.GPU{UUID: uuid, PCIBusID: bus, Traits: hardware.Traits{NUMANode: numa, Links: links}}

@@ -62,7 +62,7 @@ func TestSliceCounts(t *testing.T) {
 	}
 }
 
-// Nomad forgets what is held when a group is renamed: the names must follow the
+// Nomad forgets held instances when a group is renamed: the names must follow the
 // GPUs, not the enumeration.
 func TestNamesFollowTheGPU(t *testing.T) {
 	c, l := testConfig(t, sliced), testRegistry()

@@ -8,7 +8,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Passwords are kept out of what is shown of a configuration, those of registries too.
+// Passwords never show in a printed configuration, those of registries included.
 func TestSecretsOfAConfiguration(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.hcl")
 	must.NoError(t, os.WriteFile(path, []byte(`
@@ -33,7 +33,7 @@ auth {
 	must.SliceEmpty(t, Secrets(path))
 }
 
-// What is written to no effect is a warning.
+// A setting to no effect is a warning.
 func TestSettingsWithoutEffect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.hcl")
 	for text, want := range map[string]int{`volumes { allow_paths = ["/srv"] }`: 1, "volumes {\n enabled = true\n allow_paths = [\"/srv\"]\n}": 0, "": 0} {

@@ -92,7 +92,7 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// What is valid by a hair is taken: no limit, and the shortest of times.
+// Values at the edge of validity are taken: no limit, and the shortest of times.
 func TestPluginConfigAtItsBounds(t *testing.T) {
 	var config Config
 	decode(t, Schema, ``, &config)

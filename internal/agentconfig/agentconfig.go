@@ -220,7 +220,7 @@ func pack(value cty.Value) ([]byte, error) {
 	return packed, nil
 }
 
-// value decodes a body; of one with mistakes it is what is left.
+// value decodes a body; values with mistakes are left out.
 func (p Plugin) value(body hcl.Body) (cty.Value, hcl.Diagnostics) {
 	spec, diags := hclspecutils.Convert(p.Schema)
 	if diags.HasErrors() {

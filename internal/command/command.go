@@ -29,7 +29,7 @@ type Program struct {
 	Commands []Command
 }
 
-// Command is a subcommand. Its options are completed from what its own help says,
+// Command is a subcommand. Its options are completed from its own help,
 // and so are values that are files; Values completes those of other options, by the
 // option's name without a dash, and Arguments the rest.
 type Command struct {

@@ -1,5 +1,5 @@
-// Package hcltext says what is wrong with a text in HCL: every mistake, one a line, each
-// once.
+// Package hcltext names the mistakes of a text in HCL: every one, on a line of its own,
+// and once.
 package hcltext
 
 import (
