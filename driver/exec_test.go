@@ -2,6 +2,7 @@ package driver
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -50,6 +51,30 @@ func TestExecSessionsEndWithTheDriver(t *testing.T) {
 		pipes, err := os.ReadDir(fifoDir(e.config))
 		if err == nil {
 			must.Len(t, 0, pipes)
+		}
+	})
+}
+
+// A task puts a link in the place of its working directory, for the next command that the
+// runtime starts there.
+func TestExecInADirectoryThatWasReplaced(t *testing.T) {
+	withContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", "mv /local/wd /local/old; ln -s $TARGET /local/wd; touch /local/done; sleep 1000")
+		config.Cwd = "/local/wd"
+		for target, says := range map[string]string{"/proc/self/fd/7": `working directory "/local/wd"`, "/proc/1": `working directory "/local/wd" is the kernel's by now`, "/tmp": ""} {
+			cfg := e.task(config)
+			cfg.Env["TARGET"] = target
+			local := cfg.TaskDir().LocalDir
+			must.NoError(t, os.MkdirAll(filepath.Join(local, "wd"), 0o755))
+			e.start(cfg)
+			eventually(t, "the link is there", func() bool { return fileExists(filepath.Join(local, "done")) })
+			result, err := e.harness.ExecTask(cfg.ID, []string{"pwd"}, patience)
+			if says != "" {
+				must.ErrorContains(t, err, says)
+				continue
+			}
+			must.NoError(t, err)
+			must.Eq(t, "/tmp\n", string(result.Stdout))
 		}
 	})
 }

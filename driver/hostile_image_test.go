@@ -70,7 +70,10 @@ var hostileImages = []hostileImage{
 	{name: "command with NUL", config: ispec.ImageConfig{Entrypoint: []string{"sh\x00"}}, says: "is not valid text"},
 	{name: "working directory that climbs", config: ispec.ImageConfig{WorkingDir: "../../.."}, says: `working directory "../../.." is not absolute`},
 	{name: "working directory of a descriptor", config: ispec.ImageConfig{WorkingDir: "/proc/self/fd/8"}, says: "/proc/self/fd/8"},
-	{name: "working directory behind a link", entries: []tar.Header{link("wd", "proc/self/fd/8")}, config: ispec.ImageConfig{WorkingDir: "/wd"}, says: `working directory "/wd" is "/proc/self/fd/8" in this image`},
+	{name: "working directory behind a link", entries: []tar.Header{link("wd", "proc/self/fd/8")}, config: ispec.ImageConfig{WorkingDir: "/wd"}, says: `working directory "/wd" is "/proc/self/fd/8" in this container`},
+	{name: "working directory in /dev", config: ispec.ImageConfig{WorkingDir: "/dev/fd/7"}, says: "/dev/fd/7"},
+	{name: "working directory behind a link to /dev/fd", entries: []tar.Header{link("wd", "/dev/fd")}, config: ispec.ImageConfig{WorkingDir: "/wd/7"}, says: `working directory "/wd/7" is "/dev/fd/7" in this container`},
+	{name: "working directory in /sys", entries: []tar.Header{link("wd", "/sys")}, config: ispec.ImageConfig{WorkingDir: "/wd/fs/cgroup"}, says: `"/sys/fs/cgroup"`},
 	{name: "stop signal that is none", config: ispec.ImageConfig{StopSignal: "SIGNONSENSE"}, says: `stop signal "SIGNONSENSE"`},
 	{name: "stop signal that no kernel has", config: ispec.ImageConfig{StopSignal: "4711"}, says: `stop signal "4711"`},
 }

@@ -113,6 +113,35 @@ func TestMountsInMounts(t *testing.T) {
 	})
 }
 
+// A task, or an artifact, leaves a link where a task is to work: the runtime would follow
+// it to descriptors of its own.
+func TestHostileWorkingDirectories(t *testing.T) {
+	withContainerd(t, func(t *testing.T, e *env) {
+		for name, row := range map[string]struct{ link, target, cwd, says string }{
+			"in local":             {"wd", "/proc/self/fd/7", "/local/wd", `"/local/wd" is "/proc/self/fd/7" in this container`},
+			"above it":             {"wd", "/dev", "/local/wd/fd/7", `"/local/wd/fd/7" is "/dev/fd/7" in this container`},
+			"in two steps":         {"wd", "../alloc/wd/fd/7", "/local/wd", `"/local/wd" is "/dev/fd/7" in this container`},
+			"that stays in local":  {"wd", "dir", "/local/wd/sub", ""},
+			"that stays, absolute": {"wd", "/local/dir", "/local/wd/sub", ""},
+		} {
+			config := defaultTaskConfig("pwd")
+			config.Cwd = row.cwd
+			cfg := e.quietTask(config)
+			must.NoError(t, os.MkdirAll(filepath.Join(cfg.TaskDir().LocalDir, "dir", "sub"), 0o755))
+			must.NoError(t, os.Symlink(row.target, filepath.Join(cfg.TaskDir().LocalDir, row.link)))
+			must.NoError(t, os.Symlink("/dev", filepath.Join(cfg.TaskDir().SharedAllocDir, "wd")))
+			if row.says != "" {
+				e.refused(cfg, row.says)
+				continue
+			}
+			out, result := e.runPrepared(cfg)
+			must.Eq(t, 0, result.ExitCode, must.Sprint(name))
+			must.Eq(t, "/local/dir/sub\n", out, must.Sprint(name))
+		}
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
 // A mount point is made on the host, by root: not where the task may only read.
 func TestReadOnlyMountsGetNoMountPoints(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {

@@ -83,6 +83,8 @@ func TestHostileJobs(t *testing.T) {
 		{"giant shm", func(c *spec.Config) { c.ShmSize = "-1G" }, "shm_size"},
 		{"short period", func(c *spec.Config) { c.CPUCFSPeriod = 5 }, "cpu_cfs_period"},
 		{"relative working directory", func(c *spec.Config) { c.Cwd = "../.." }, `cwd "../.." is not absolute`},
+		{"working directory of a descriptor", func(c *spec.Config) { c.Cwd = "/tmp/../dev/fd/7" }, `cwd: "/tmp/../dev/fd/7" is not valid`},
+		{"working directory in control groups", func(c *spec.Config) { c.Cwd = "/sys/fs/cgroup" }, `cwd: "/sys/fs/cgroup" is not valid`},
 		{"bad UTF-8 in the working directory", func(c *spec.Config) { c.Cwd = "/\xff" }, "not valid text"},
 		{"bad UTF-8 in a group", func(c *spec.Config) { c.GroupAdd = []string{"a\xff"} }, "group_add"},
 		{"unknown group", func(c *spec.Config) { c.GroupAdd = []string{"nobody-knows"} }, `group_add ["nobody-knows"]`},

@@ -45,13 +45,6 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 		}
 		places.Cover(dir)
 	}
-	cwd, err := places.Find(s.Process.Cwd)
-	if err != nil {
-		return err
-	}
-	if spec.InProc(cwd) && !p.config.Privileged {
-		return fmt.Errorf("working directory %q is %q in this image, which is the runtime's; set another cwd", s.Process.Cwd, cwd)
-	}
 	var runtimes, all []placement
 	for _, m := range s.Mounts {
 		one := placement{Mount: m, at: m.Destination, authors: p.authorsTarget(m.Destination), ofShare: p.sharesTarget(m.Destination)}
@@ -71,6 +64,9 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 	if err := checkPlaces(all, p.config.Privileged); err != nil {
 		return err
 	}
+	if err := p.checkCwd(rooted.NewPlaces(root), s.Process.Cwd, all); err != nil {
+		return err
+	}
 	left, err := p.nest(all)
 	if err != nil {
 		return err
@@ -82,6 +78,34 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 			return err
 		}
 		s.Mounts = append(s.Mounts, one.Mount)
+	}
+	return nil
+}
+
+// checkCwd refuses a working directory that links of the image, or in what is mounted by
+// now, lead to where the runtime has descriptors of the host's.
+func (p *startPlan) checkCwd(places *rooted.Places, cwd string, all []placement) error {
+	for _, dir := range spec.KernelPaths {
+		places.Cover(dir)
+	}
+	for _, m := range all { // the deepest comes last
+		if m.Type == "tmpfs" {
+			places.Cover(m.at)
+			continue
+		}
+		source, err := rooted.OpenHost(m.Source)
+		if err != nil {
+			return err
+		}
+		defer source.Close()
+		places.Show(m.at, source)
+	}
+	at, err := places.Find(cwd)
+	if err != nil {
+		return err
+	}
+	if spec.InKernelPath(at) && !p.config.Privileged {
+		return fmt.Errorf("working directory %q is %q in this container, which is the runtime's; set another cwd", cwd, at)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -148,6 +149,13 @@ func (h *Handle) IsNull() bool {
 // Mountable reports whether a container may be shown the file: devices are not
 // given by way of a mount.
 func (h *Handle) Mountable() bool { return h.IsDir() || h.IsRegular() || h.IsPipe() || h.IsSocket() }
+
+// Kernels reports whether a file lies in a file system of the kernel's own, such as /proc.
+func (h *Handle) Kernels() bool {
+	var system unix.Statfs_t
+	err := h.control(func(fd int) error { return unix.Fstatfs(fd, &system) })
+	return err != nil || slices.Contains([]int64{unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, system.Type)
+}
 
 // HostPath is where the file lies now, without links.
 func (h *Handle) HostPath() (string, error) {

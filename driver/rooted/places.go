@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
 )
 
 // Places finds where mounts lie in a container: an image can hold links, and then
@@ -17,7 +18,14 @@ import (
 // can change, as that of a container that has not started.
 type Places struct {
 	root    string
-	covered []string
+	covered []cover
+}
+
+// cover is a place in the container on which something is mounted.
+type cover struct {
+	place string
+	// source is what is seen below it; nil hides everything there.
+	source *Handle
 }
 
 // NewPlaces looks into a container's root directory.
@@ -38,24 +46,71 @@ func (p *Places) Find(path string) (string, error) {
 
 // Cover says that something is mounted on a place, and hides what the image has
 // below it.
-func (p *Places) Cover(place string) { p.covered = append(p.covered, place) }
+func (p *Places) Cover(place string) { p.Show(place, nil) }
 
-func (p *Places) hidden(name string) bool {
+// Show says that a directory is mounted on a place, whose links Find then follows. The
+// directory stays open as long as Places is used.
+func (p *Places) Show(place string, source *Handle) {
+	p.covered = append(p.covered, cover{place, source})
+}
+
+// below returns the last mount that a name of the root directory's lies below, and the
+// rest of its way.
+func (p *Places) below(name string) (c cover, rest string, found bool) {
 	place := filepath.Clean(strings.TrimPrefix(name, p.root))
-	return slices.ContainsFunc(p.covered, func(c string) bool { return strings.HasPrefix(place, c+"/") })
+	for _, c := range slices.Backward(p.covered) {
+		if place == c.place {
+			return cover{}, "", true // a mount point is no link
+		}
+		if rest, found := strings.CutPrefix(place, c.place+"/"); found {
+			return c, rest, true
+		}
+	}
+	return cover{}, "", false
 }
 
 // Lstat and Readlink are what securejoin sees.
 func (p *Places) Lstat(name string) (fs.FileInfo, error) {
-	if p.hidden(name) {
-		return nil, &fs.PathError{Op: "lstat", Path: name, Err: syscall.ENOENT}
+	c, rest, found := p.below(name)
+	if !found {
+		return os.Lstat(name)
 	}
-	return os.Lstat(name)
+	file, err := c.open(rest)
+	if err != nil {
+		return nil, &fs.PathError{Op: "lstat", Path: name, Err: err}
+	}
+	defer file.Close()
+	return file.Stat()
 }
 
 func (p *Places) Readlink(name string) (string, error) {
-	if p.hidden(name) {
-		return "", &fs.PathError{Op: "readlink", Path: name, Err: syscall.ENOENT}
+	c, rest, found := p.below(name)
+	if !found {
+		return os.Readlink(name)
 	}
-	return os.Readlink(name)
+	file, err := c.open(rest)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: err}
+	}
+	defer file.Close()
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(file.Fd()), "", target)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: err}
+	}
+	return string(target[:n]), nil
+}
+
+// open opens what lies in a mount, without following it if it is a link.
+func (c cover) open(rest string) (*os.File, error) {
+	if c.source == nil || !c.source.IsDir() {
+		return nil, syscall.ENOENT
+	}
+	dir, name := filepath.Split(rest)
+	parent, err := c.source.Resolve(filepath.Clean(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	return parent.openat(name, unix.O_PATH, 0)
 }

@@ -232,6 +232,20 @@ func TestPlaces(t *testing.T) {
 	at, err := places.Find("/data/sub/x")
 	must.NoError(t, err)
 	must.Eq(t, "/data/sub/x", at)
+	// What is mounted there is.
+	mounted := tree(t, "sub -> /x/fd", "file", "loop -> loop")
+	defer mounted.Close()
+	places.Show("/data", mounted)
+	at, err = places.Find("/data/sub/7")
+	must.NoError(t, err)
+	must.Eq(t, "/dev/fd/7", at)
+	_, err = places.Find("/data/loop")
+	must.Error(t, err)
+	places.Show("/data/file", mounted)
+	places.Cover("/data/sub")
+	at, err = places.Find("/data/sub/7")
+	must.NoError(t, err)
+	must.Eq(t, "/data/sub/7", at)
 }
 
 func TestStage(t *testing.T) {

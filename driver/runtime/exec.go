@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 )
 
 // Exec is a command to run in a container that runs already, with the
@@ -88,6 +90,25 @@ func (c *Container) sessions(ctx context.Context) (client.Task, []string, error)
 // Size is a terminal's, in characters.
 type Size struct{ Width, Height int }
 
+// checkCwd refuses a working directory that the task has since replaced by a link to the
+// kernel's files, where the runtime has descriptors that lead out of the container.
+func checkCwd(pid uint32, cwd string) error {
+	root, err := rooted.OpenHost(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dir, err := root.Resolve(strings.TrimPrefix(cwd, "/"))
+	if err != nil {
+		return fmt.Errorf("working directory %q: %w", cwd, err)
+	}
+	defer dir.Close()
+	if dir.Kernels() {
+		return fmt.Errorf("working directory %q is the kernel's by now", cwd)
+	}
+	return nil
+}
+
 // Exec runs a command and returns its exit code. When ctx ends, the command is
 // killed and nothing of it stays.
 func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
@@ -105,6 +126,9 @@ func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
 	spec, err := handle.Spec(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read specification of container %s: %w", c.ID, err)
+	}
+	if err := checkCwd(task.Pid(), spec.Process.Cwd); err != nil {
+		return 0, fmt.Errorf("exec in container %s: %w", c.ID, err)
 	}
 	process := *spec.Process
 	process.Args, process.Terminal = e.Command, e.Terminal

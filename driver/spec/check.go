@@ -75,9 +75,6 @@ func InKernelPath(place string) bool {
 	return slices.ContainsFunc(KernelPaths, func(k string) bool { return Covers(k, place) })
 }
 
-// InProc reports whether a place in a container lies in /proc.
-func InProc(place string) bool { return Covers("/proc", path.Clean(place)) }
-
 func (c Config) checkMounts(m *Mistakes) {
 	for _, mount := range c.Mounts {
 		m.AddErr("mounts", c.checkMount(mount))

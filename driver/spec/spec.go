@@ -163,14 +163,14 @@ func (t Task) cwd(image ispec.ImageConfig) (string, error) {
 	switch {
 	case own != "" && !path.IsAbs(own):
 		return "", fmt.Errorf("cwd %.80q is not absolute", own)
-	case own != "" && InProc(own):
-		return "", fmt.Errorf("cwd %.80q lies in /proc, where descriptors of the runtime's lead out of the container", own)
+	case own != "" && InKernelPath(path.Clean(own)):
+		return "", fmt.Errorf("cwd: %.80q is not valid (a directory outside /proc, /sys and /dev, where descriptors of the runtime's lead out of the container)", own)
 	case own != "":
 		return own, nil
 	case ofImage != "" && !path.IsAbs(ofImage):
 		return "", fmt.Errorf("image: working directory %.80q is not absolute; set cwd in the task's config", ofImage)
-	case InProc(ofImage):
-		return "", fmt.Errorf("image: working directory %.80q lies in /proc, where descriptors of the runtime's lead out of the container; set cwd in the task's config", ofImage)
+	case InKernelPath(path.Clean(ofImage)):
+		return "", fmt.Errorf("image: working directory %.80q is not valid (a directory outside /proc, /sys and /dev, where descriptors of the runtime's lead out of the container); set cwd in the task's config", ofImage)
 	case ofImage != "":
 		return ofImage, nil
 	}
