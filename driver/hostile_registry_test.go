@@ -3,6 +3,7 @@ package driver
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -290,5 +291,58 @@ func TestTokensOfRegistriesAreBounded(t *testing.T) {
 			e.refused(e.quietTask(config), "answer of more than 1 MiB")
 			must.Less(t, much/2, sent.Load(), must.Sprint("the driver read on"))
 		}
+	})
+}
+
+// A registry sends a task to another port of its host for a layer, and its token server does
+// so for a login. Nothing of the login goes there.
+func TestLoginsFollowNoRedirect(t *testing.T) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
+		r := startRegistry(t, true, false)
+		r.push(t, "private:1")
+		address, err := url.Parse("http://" + r.addr)
+		must.NoError(t, err)
+		var mu sync.Mutex
+		var heard []string
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			mu.Lock()
+			heard = append(heard, req.URL.Path, req.Header.Get("Authorization"), string(body))
+			mu.Unlock()
+			req.SetBasicAuth(registryUser, registryPassword)
+			httputil.NewSingleHostReverseProxy(address).ServeHTTP(w, req)
+		}))
+		t.Cleanup(other.Close)
+		// redirecting is the registry behind a door that redirects some of its paths.
+		redirecting := func(part string, challenge bool) string {
+			var own string
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				switch {
+				case strings.Contains(req.URL.Path, part):
+					http.Redirect(w, req, other.URL+req.URL.Path, http.StatusTemporaryRedirect)
+				case challenge:
+					w.Header().Set("WWW-Authenticate", `Bearer realm="`+own+`/token",service="registry"`)
+					w.WriteHeader(http.StatusUnauthorized)
+				default:
+					httputil.NewSingleHostReverseProxy(address).ServeHTTP(w, req)
+				}
+			}))
+			t.Cleanup(front.Close)
+			own = front.URL
+			return strings.TrimPrefix(front.URL, "http://") + "/private:1"
+		}
+		config := defaultTaskConfig("true")
+		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		config.Image = redirecting("/blobs/", false)
+		_, result := e.run(config)
+		must.Eq(t, 0, result.ExitCode)
+		must.StrContains(t, strings.Join(heard, " "), "/blobs/")
+		must.StrNotContains(t, strings.Join(heard, " "), "Basic")
+		heard = nil
+		config.Image = redirecting("/token", true)
+		_, _, err = e.harness.StartTask(e.quietTask(config))
+		must.ErrorContains(t, err, "a login is sent nowhere else")
+		must.Len(t, 0, heard)
+		must.Eq(t, nil, e.leftovers())
 	})
 }

@@ -129,7 +129,7 @@ func (r *Runtime) hosts(ctx context.Context, credentials Credentials, transport 
 		options.HostDir = config.HostDirFromRoot(r.config.HostsDir)
 	}
 	options.UpdateClient = func(c *http.Client) error {
-		c.Transport = transport(c.Transport)
+		c.Transport, c.CheckRedirect = transport(c.Transport), keepLogins
 		return nil
 	}
 	return config.ConfigureHosts(ctx, options)

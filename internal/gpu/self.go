@@ -137,8 +137,9 @@ type SelfSeat struct {
 	NextTurn time.Time `json:"next_turn,omitzero"`
 }
 
-// ParseSelfRequest reads one request. An unknown field is a mistake: a later
-// release's request must not be half understood.
+// ParseSelfRequest reads one request, which has one meaning: a field that occurs twice or in
+// another case is a mistake, and so is an unknown one, since a later release's request must
+// not be half understood.
 func ParseSelfRequest(line []byte) (SelfRequest, error) {
 	var r SelfRequest
 	if len(line) > MaxSelfRequest {
@@ -146,7 +147,11 @@ func ParseSelfRequest(line []byte) (SelfRequest, error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&r); err != nil {
+	err := checkKeys(line)
+	if err == nil {
+		err = decoder.Decode(&r)
+	}
+	if err != nil {
 		return r, fmt.Errorf("request: %.80q is not valid (one line of JSON such as {\"version\":1,\"action\":\"status\"}): %w", line, err)
 	}
 	if len(bytes.TrimSpace(line[decoder.InputOffset():])) > 0 {

@@ -20,9 +20,17 @@ func TestPartsOfAGPUInWords(t *testing.T) {
 
 func TestRequestsOfATask(t *testing.T) {
 	for line, want := range map[string]string{
-		`{"version":1,"action":"saved"}`:                                         "",
-		`{"version":1,"action":"resize","resize":{"compute_milli":600}}` + "\n":  "",
-		`{"version":1,"action":"resize"}`:                                        `action "resize" is not valid (resize names compute_milli`,
+		`{"version":1,"action":"saved"}`:                                                              "",
+		`{"version":1,"action":"resize","resize":{"compute_milli":600}}` + "\n":                       "",
+		`{"version":1,"action":"status","action":"yield"}`:                                            "duplicate field",
+		`{"version":1,"action":"status","Action":"yield"}`:                                            "unknown field",
+		`{"version":1,"ACTION":"status"}`:                                                             "unknown field",
+		`{"version":1,"action":"resize","resize":{"compute_milli":1,"Compute_Milli":900}}`:            "unknown field",
+		`{"version":1,"action":"resize","resize":{"compute_milli":1},"resize":{"compute_milli":900}}`: "duplicate field",
+		"{\"version\":1,\"action\":\"status\xff\"}":                                                   `is not valid (one of [status`,
+		`{"version":1,"action":"status"}{"version":1,"action":"yield"}`:                               "is not valid (one line of JSON",
+		`null`:                            "version 0 is not valid",
+		`{"version":1,"action":"resize"}`: `action "resize" is not valid (resize names compute_milli`,
 		`{"version":1,"action":"resize","resize":{}}`:                            `action "resize" is not valid (resize names compute_milli`,
 		`{"version":1,"action":"yield","resize":{"compute_milli":1}}`:            `action "yield" is not valid`,
 		`{"version":1,"action":"resize","resize":{"compute_milli":0.5}}`:         "is not valid (one line of JSON",
