@@ -91,7 +91,7 @@ func (r *rig) start(topology, config string) {
 	}
 	if r.service != nil {
 		r.service.reconciler.published.wait = cmp.Or(r.firstWait, firstWait)
-		r.service.begin(ctx)
+		r.service.begin(ctx, claimant{})
 	}
 }
 

@@ -3,7 +3,9 @@ package device
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -22,6 +24,9 @@ const Name = config.PluginName
 type Plugin struct {
 	log hclog.Logger
 	ctx context.Context
+	// agent is the process of Nomad's client that started this one.
+	agent claimant
+	used  atomic.Bool
 
 	mu      sync.Mutex
 	service *service
@@ -35,8 +40,12 @@ var _ device.DevicePlugin = (*Plugin)(nil)
 // NewPlugin makes a plugin that does nothing before SetConfig. It ends with the
 // context.
 func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
-	return &Plugin{log: log.Named("gpu"), ctx: ctx, outdated: make(chan struct{})}
+	return &Plugin{log: log.Named("gpu"), ctx: ctx, agent: claimantOf(os.Getppid()), outdated: make(chan struct{})}
 }
+
+// Used reports whether Nomad has asked for the GPUs: by then it has written down the
+// plugin's process, and ends it when a later client starts.
+func (p *Plugin) Used() bool { return p.used.Load() }
 
 // Outdated is closed when only a new process can serve this machine, because its
 // driver was upgraded: the plugin's process is to end, and Nomad starts it again.
@@ -104,7 +113,8 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	if err != nil {
 		return nil, err
 	}
-	s.begin(p.ctx)
+	p.used.Store(true)
+	s.begin(p.ctx, p.agent)
 	published := s.reconciler.published
 	out := make(chan *device.FingerprintResponse)
 	go func() {

@@ -55,10 +55,11 @@ func openService(log hclog.Logger, c *config.Config, outdated func()) (*service,
 }
 
 // begin starts the work; a second call changes nothing.
-func (s *service) begin(ctx context.Context) {
+func (s *service) begin(ctx context.Context, agent claimant) {
 	s.once.Do(func() {
 		ctx, s.cancel = context.WithCancel(ctx)
 		r := s.reconciler
+		r.logOnce.report("claim", takeOver(r.log, r.config.StateDir, agent))
 		if r.config.Metrics != "" {
 			metrics, err := telemetry.Serve(s.monitor, r.log, r.config.Metrics, r.config.DCGMNames)
 			r.logOnce.report("metrics", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -50,6 +51,8 @@ type Driver struct {
 
 	// client is the process of Nomad's client that started this one.
 	client int
+	// used is set once Nomad has asked how the driver is.
+	used atomic.Bool
 	// steps are what a start does, in this order.
 	steps []step
 	// watcherPatience is how long a session of a command lasts without a heartbeat.

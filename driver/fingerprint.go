@@ -23,10 +23,15 @@ const (
 
 // Fingerprint reports whether containerd answers, whenever that changes.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
+	d.used.Store(true)
 	ch := make(chan *drivers.Fingerprint)
 	d.work.start(func() { d.fingerprintLoop(ctx, ch) })
 	return ch, nil
 }
+
+// Used reports whether Nomad has asked how the driver is: by then it has written down the
+// driver's process, and its next client takes that over.
+func (d *Driver) Used() bool { return d.used.Load() }
 
 func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerprint) {
 	defer close(ch)

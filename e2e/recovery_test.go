@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"go.etcd.io/bbolt"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
@@ -256,4 +257,71 @@ func TestTasksComeBackWithTheirGPUsAfterAReboot(t *testing.T) {
 		t.Errorf("two tasks run as processes %v", running)
 	}
 	a.checkRestart(t, ctx, c)
+}
+
+// A client that is killed at any moment of its first second may not have written down which
+// plugins it started. The next client has one of each, and tasks keep their GPUs.
+func TestNoPluginOutlivesAClientThatForgotIt(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
+	n := c.Nodes[0]
+	s := startSurvivor(t, ctx, c, "a", noRestart)
+	for range 3 {
+		if err := n.KillClient(); err != nil {
+			t.Fatal(err)
+		}
+		began, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- n.StartClient(began) }()
+		old, err := n.PIDs("nomad-device-gpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for now := old; slices.Equal(now, old); {
+			if now, err = n.PIDs("nomad-device-gpu"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := n.KillClient(); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		<-done
+	}
+	// The record of the last client's plugins is lost too.
+	state := n.Dir("nomad/client/state.db")
+	if err := n.StartClient(ctx); err != nil {
+		t.Fatal(err)
+	}
+	orphan, err := n.WaitPID(ctx, 0, "nomad-device-gpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.KillClient(); err != nil {
+		t.Fatal(err)
+	}
+	if err := forgetDevicePlugins(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartClient(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.WaitPID(ctx, orphan, "nomad-device-gpu"); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.WaitPID(ctx, 0, "nomad-driver-containerd"); err != nil {
+		t.Error(err)
+	}
+	s.check(t, ctx, c)
+	s.checkExit(t, ctx, c)
+}
+
+// forgetDevicePlugins removes the record of device plugins from a client's state.
+func forgetDevicePlugins(path string) error {
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("devicemanager")) })
+	return errors.Join(err, db.Close())
 }

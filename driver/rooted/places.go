@@ -24,7 +24,7 @@ type Places struct {
 // cover is a place in the container on which something is mounted.
 type cover struct {
 	place string
-	// source is what is seen below it; nil hides everything there.
+	// source is the directory that is seen there; nil hides everything below the place.
 	source *Handle
 }
 

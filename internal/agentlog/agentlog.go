@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -34,6 +35,22 @@ func Outlive(plugin string) {
 	hclog.DefaultOutput = &writer{agent: os.Stderr, orphaned: func() (systemLog, error) {
 		return syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, plugin)
 	}}
+}
+
+// EndUnused ends the calling plugin when its agent ends before it has written down the
+// plugin's process: no later agent would find the plugin.
+func EndUnused(used func() bool) {
+	agent := os.Getppid()
+	go func() {
+		for range time.Tick(time.Second) {
+			switch {
+			case used():
+				return
+			case os.Getppid() != agent:
+				os.Exit(0)
+			}
+		}
+	}()
 }
 
 // systemLog takes a line by its importance, as syslog.Writer does.

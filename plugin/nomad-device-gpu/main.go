@@ -66,6 +66,7 @@ func serve() {
 	var plugin *device.Plugin
 	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any {
 		plugin = device.NewPlugin(ctx, log)
+		agentlog.EndUnused(plugin.Used)
 		go func() {
 			<-plugin.Outdated()
 			plugin.Close()

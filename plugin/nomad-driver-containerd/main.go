@@ -25,7 +25,9 @@ func main() {
 	}
 	agentlog.Outlive(config.PluginName)
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true}) // as Nomad's own plugins log
-	driver.Serve(driver.New(context.Background(), logger), logger)
+	d := driver.New(context.Background(), logger)
+	agentlog.EndUnused(d.Used)
+	driver.Serve(d, logger)
 }
 
 var program = command.Program{Name: config.PluginName, Commands: []command.Command{
