@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 // asPlugin makes this test's program a plugin that logs what it is told.
@@ -20,11 +23,62 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asPlugin) == "" {
 		os.Exit(m.Run())
 	}
+	if os.Getenv(asAgent) != "" {
+		agent()
+	}
 	Outlive("agentlog-test")
 	log := hclog.New(&hclog.LoggerOptions{JSONFormat: true})
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		log.Info(orders.Text())
 		os.Stdout.WriteString("logged\n")
+	}
+}
+
+// asAgent makes a plugin of this test's an agent, which starts a plugin that was used or not
+// and prints its number.
+const asAgent = "AGENTLOG_TEST_AGENT"
+
+func agent() {
+	if os.Getenv(asAgent) == "plugin" {
+		EndUnused(func() bool { return os.Args[1] == "used" })
+		select {}
+	}
+	plugin := exec.Command(os.Args[0], os.Args[1])
+	plugin.Env = append(os.Environ(), asAgent+"=plugin")
+	if err := plugin.Start(); err != nil {
+		os.Exit(1)
+	}
+	os.Stdout.WriteString(strconv.Itoa(plugin.Process.Pid))
+	time.Sleep(time.Second / 10) // the plugin sees its agent
+	os.Exit(0)
+}
+
+func TestAPluginThatWasNotUsedEndsWithItsAgent(t *testing.T) {
+	for _, kind := range []string{"used", "unused"} {
+		agent := exec.Command(os.Args[0], kind)
+		agent.Env = append(os.Environ(), asPlugin+"=1", asAgent+"=agent")
+		out, err := agent.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(string(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			if kind == "used" {
+				t.Fatal(err)
+			}
+			continue // it has ended
+		}
+		patience := map[string]int{"used": 2500, "unused": 60_000}[kind]
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, patience)
+		if err != nil || (n == 1) != (kind == "unused") {
+			t.Errorf("%s: ended is %v, %v", kind, n == 1, err)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = unix.Close(fd)
 	}
 }
 
