@@ -266,10 +266,10 @@ func TestNoPluginOutlivesAClientThatForgotIt(t *testing.T) {
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	n := c.Nodes[0]
 	s := startSurvivor(t, ctx, c, "a", noRestart)
+	if err := n.KillClient(); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
-		if err := n.KillClient(); err != nil {
-			t.Fatal(err)
-		}
 		began, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- n.StartClient(began) }()

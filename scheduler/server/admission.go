@@ -100,7 +100,7 @@ func (p *proxy) readJob(s *submission) (err error) {
 	if err := p.checkRegion(s); err != nil {
 		return err
 	}
-	return cmp.Or(s.job.CheckNames(), s.job.CheckChildren())
+	return cmp.Or(s.job.CheckNames(), s.job.CheckChildren(), s.job.CheckHostFiles())
 }
 
 // readBody reads a job within the limit on its size.

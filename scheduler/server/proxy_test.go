@@ -143,6 +143,13 @@ func TestRefuses(t *testing.T) {
 	if status != 200 || !strings.Contains(answer, `"DriverConfigValidated":true`) || !strings.Contains(answer, `is decimal`) {
 		t.Errorf("validation: %d %s", status, answer)
 	}
+	status, answer = s.do(t, "PUT", "/v1/jobs", strings.Replace(gpuJob("a", `{}`), `"Driver"`, `"Identities":[{"Name":"a","File":true,"Filepath":"../../../etc/x"}],"Driver"`, 1))
+	if status != 422 || !strings.Contains(answer, `task "t": identity: filepath "../../../etc/x" is not valid`) {
+		t.Errorf("a file of the host: %d %s", status, answer)
+	}
+	if got := s.nomad.last(); strings.Contains(got.body, "Filepath") && got.path == "/v1/jobs" {
+		t.Errorf("Nomad got the job: %+v", got)
+	}
 	s.decider.most = 1
 	big := strings.Replace(gpuJob("a", oneGPU), `"Count":1`, `"Count":3`, 1)
 	status, answer = s.do(t, "PUT", "/v1/jobs", big)
