@@ -242,6 +242,15 @@ func (k *keeper) watch(ctx context.Context) error {
 	alive, answer := time.NewTicker(k.intervals.alive), time.NewTicker(k.intervals.answer)
 	defer alive.Stop()
 	defer answer.Stop()
+	guarded, end := context.WithCancel(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() {
+		if err := k.guardShm(guarded); err != nil {
+			k.log.Warn("the mode of shared memory is restored each time that the daemon is asked only", "device", k.control.uuid, "error", err)
+		}
+	})
+	defer guard.Wait()
+	defer end()
 	failures, err := 0, error(nil)
 	for {
 		select {
@@ -285,6 +294,9 @@ func (k *keeper) watch(ctx context.Context) error {
 func (k *keeper) question(ctx context.Context, failures int) (int, error) {
 	// Host tasks that are root can change the modes of files that they see.
 	err := k.control.dirs.make()
+	if err == nil {
+		_, err = k.control.dirs.restoreShm()
+	}
 	if err == nil {
 		err = k.openGate(ctx)
 	}

@@ -40,6 +40,30 @@ func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 	}
 }
 
+// The root of a task locks others out of what all share.
+func TestTheModeOfSharedMemoryIsRestoredAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.Close()
+	b.answer = time.Hour // no question restores it
+	b.start()
+	s := b.wantReady()
+	for _, change := range []func() error{
+		func() error { return os.Chmod(s.ShmDir, 0o700) },
+		func() error { return os.Chmod(s.ShmDir, 0o777) }, // no sticky bit: others' files can be removed
+		func() error { return os.Chown(s.ShmDir, 65534, 65534) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		var now unix.Stat_t
+		for limit := time.Now().Add(time.Minute); now.Mode&0o7777 != 0o1777 || now.Uid != 0 || now.Gid != 0; {
+			if err := unix.Stat(s.ShmDir, &now); err != nil || time.Now().After(limit) {
+				t.Fatalf("the mode stays %o, owner %d: %v", now.Mode, now.Uid, err)
+			}
+		}
+	}
+}
+
 // A task must not fill the host's memory through what it shares.
 func TestSharedMemoryIsLimited(t *testing.T) {
 	b := newBench(t)
