@@ -55,7 +55,7 @@ func takeOver(log hclog.Logger, stateDir string, agent claimant) error {
 	path, self := filepath.Join(stateDir, "device-plugin.json"), claimantOf(os.Getpid())
 	var earlier claim
 	if text, err := os.ReadFile(path); err == nil {
-		_ = json.Unmarshal(text, &earlier) // an unreadable claim is nobody's
+		_ = json.Unmarshal(text, &earlier) // an unreadable claim claims nothing
 	}
 	if earlier.Plugin != self && earlier.Plugin.alive() {
 		if earlier.Agent.alive() {
