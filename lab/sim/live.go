@@ -52,6 +52,9 @@ const warmUp = 1.0 / 3
 // product tasks with priorities are evicted for higher ones, and for quotas
 // that are wanted back; they wait again then and lose their work.
 func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, error) {
+	if !slices.IsSortedFunc(tasks, func(a, b Task) int { return cmp.Compare(a.ArriveSecond, b.ArriveSecond) }) {
+		return LiveResult{}, fmt.Errorf("replay: tasks are not in order of arrival")
+	}
 	l := &live{
 		LiveOptions: o, placer: p, tasks: tasks, running: make([]*running, len(tasks)), held: map[string]int64{},
 		empty: newCluster(nodes), capacity: Capacity(nodes), end: tasks[len(tasks)-1].ArriveSecond,

@@ -102,6 +102,9 @@ func newTable(r io.Reader, need ...string) (*table, error) {
 	}
 	head[0] = strings.TrimPrefix(head[0], byteOrderMark)
 	for i, name := range head {
+		if _, twice := t.cols[name]; twice && name != "" {
+			return nil, fmt.Errorf("read header: %w: column %q is there twice", ErrTrace, name)
+		}
 		t.cols[name] = i
 	}
 	for _, name := range need {
@@ -127,6 +130,11 @@ func (t *table) next() bool {
 	}
 	t.row = row
 	return true
+}
+
+// has reports whether the file has all of some columns.
+func (t *table) has(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { _, ok := t.cols[name]; return !ok })
 }
 
 // text returns a column's value; empty when the file has no such column.
@@ -224,6 +232,68 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 	return tasks, t.err
 }
 
+// ReadArrivals reads tasks that come and go, as ReadTasks does, in order of arrival whatever
+// that of the file is. The file must say when each comes and how long it runs: arrival_s and
+// duration_s, or creation_time and deletion_time. Times of a calendar, whose beginning is
+// longer ago than the file is long, count from the first arrival.
+func ReadArrivals(r io.Reader) ([]Task, error) {
+	t, err := newTable(r, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+	if err != nil {
+		return nil, err
+	}
+	created := t.has("creation_time", "deletion_time")
+	switch {
+	case !t.has("arrival_s") && !t.has("creation_time"):
+		return nil, fmt.Errorf("read header: %w: neither arrival_s nor creation_time says when tasks arrive", ErrTrace)
+	case !t.has("duration_s") && !created:
+		return nil, fmt.Errorf("read header: %w: neither duration_s nor creation_time and deletion_time say how long tasks run", ErrTrace)
+	}
+	var tasks []Task
+	last, runs := 0.0, false
+	for t.next() {
+		k := t.task()
+		if !t.has("arrival_s") {
+			k.ArriveSecond = t.decimal("creation_time")
+			t.require("creation_time", k.Name)
+		} else {
+			t.require("arrival_s", k.Name)
+		}
+		if t.text("duration_s") == "" {
+			if !created {
+				t.require("duration_s", k.Name)
+			} else {
+				t.require("creation_time", k.Name)
+				t.require("deletion_time", k.Name)
+			}
+		}
+		runs = runs || k.RunSeconds > 0
+		last = max(last, k.ArriveSecond)
+		tasks = append(tasks, k)
+	}
+	if len(tasks) == 0 {
+		t.fail(fmt.Errorf("%w: no task below the header", ErrTrace))
+	} else if !runs {
+		t.fail(fmt.Errorf("%w: no task runs for longer than 0 s", ErrTrace))
+	}
+	if t.err != nil {
+		return nil, t.err
+	}
+	slices.SortStableFunc(tasks, func(a, b Task) int { return cmp.Compare(a.ArriveSecond, b.ArriveSecond) })
+	if first := tasks[0].ArriveSecond; first > last-first {
+		for i := range tasks {
+			tasks[i].ArriveSecond -= first
+		}
+	}
+	return tasks, nil
+}
+
+// require fails where a column of a task is empty.
+func (t *table) require(name, task string) {
+	if t.text(name) == "" {
+		t.fail(fmt.Errorf("%w: line %d: %s of task %q is empty", ErrTrace, t.line(name), name, task))
+	}
+}
+
 func (t *table) task() Task {
 	k := Task{
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
@@ -235,7 +305,10 @@ func (t *table) task() Task {
 		k.Name = t.text("name")
 	}
 	if created := t.text("creation_time"); created != "" && t.text("deletion_time") != "" {
-		k.RunSeconds = max(0, t.decimal("deletion_time")-t.decimal("creation_time"))
+		k.RunSeconds = t.decimal("deletion_time") - t.decimal("creation_time")
+		if k.RunSeconds < 0 {
+			t.fail(fmt.Errorf("%w: line %d: task %q is deleted before it is created", ErrTrace, t.line("deletion_time"), k.Name))
+		}
 	}
 	if k.GPUs == 0 {
 		k.GPUMilli, k.GPUMemoryMilli = 0, 0

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,6 +43,47 @@ func TestReadTasks(t *testing.T) {
 				t.Fatalf("error %v, want %q", err, c.bad)
 			}
 		})
+	}
+}
+
+// What would make a replay's figures impossible is put right or refused.
+func TestReadArrivals(t *testing.T) {
+	const columns = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,"
+	for name, c := range map[string]struct {
+		csv  string
+		want string // name, arrival and run of each task
+		bad  string
+	}{
+		"in order":             {csv: "arrival_s,duration_s\na,1,1,1,1000,0,5\nb,1,1,1,1000,3,0\n", want: "a 0 5, b 3 0"},
+		"out of order":         {csv: "arrival_s,duration_s\nb,1,1,1,1000,9,5\na,1,1,1,1000,0,6\nc,1,1,1,1000,9,7\n", want: "a 0 6, b 9 5, c 9 7"},
+		"times of a calendar":  {csv: "creation_time,deletion_time\nb,1,1,1,1000,1700000009,1700000011\na,1,1,1,1000,1700000000,1700000006\n", want: "a 0 6, b 9 2"},
+		"arrivals with a run":  {csv: "arrival_s,creation_time,deletion_time\na,1,1,1,1000,7,100,106\n", want: "a 0 6"},
+		"no arrivals":          {csv: "duration_s\na,1,1,1,1000,5\n", bad: "neither arrival_s nor creation_time"},
+		"no durations":         {csv: "arrival_s\na,1,1,1,1000,5\n", bad: "neither duration_s nor creation_time and deletion_time"},
+		"an empty arrival":     {csv: "arrival_s,duration_s\na,1,1,1,1000,,5\n", bad: `line 2: arrival_s of task "a" is empty`},
+		"an empty duration":    {csv: "arrival_s,duration_s\na,1,1,1,1000,0,\n", bad: `line 2: duration_s of task "a" is empty`},
+		"not deleted":          {csv: "creation_time,deletion_time\na,1,1,1,1000,5,\n", bad: `line 2: deletion_time of task "a" is empty`},
+		"deleted before":       {csv: "creation_time,deletion_time\na,1,1,1,1000,5,4\n", bad: `line 2: task "a" is deleted before it is created`},
+		"a negative time":      {csv: "arrival_s,duration_s\na,1,1,1,1000,-1,5\n", bad: `column "arrival_s" is "-1"`},
+		"a negative duration":  {csv: "arrival_s,duration_s\na,1,1,1,1000,1,-5\n", bad: `column "duration_s" is "-5"`},
+		"no number":            {csv: "arrival_s,duration_s\na,1,1,1,1000,NaN,5\n", bad: `column "arrival_s" is "NaN"`},
+		"none that runs":       {csv: "arrival_s,duration_s\na,1,1,1,1000,1,0\n", bad: "no task runs for longer than 0 s"},
+		"a column that is two": {csv: "arrival_s,arrival_s,duration_s\na,1,1,1,1000,1,2,0\n", bad: `column "arrival_s" is there twice`},
+	} {
+		tasks, err := ReadArrivals(strings.NewReader(columns + c.csv))
+		if c.bad != "" {
+			if !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.bad) {
+				t.Errorf("%s: error %v, want %q", name, err, c.bad)
+			}
+			continue
+		}
+		var got []string
+		for _, k := range tasks {
+			got = append(got, fmt.Sprint(k.Name, " ", k.ArriveSecond, " ", k.RunSeconds))
+		}
+		if err != nil || strings.Join(got, ", ") != c.want {
+			t.Errorf("%s: %q, %v; want %s", name, got, err, c.want)
+		}
 	}
 }
 

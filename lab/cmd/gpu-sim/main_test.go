@@ -257,6 +257,37 @@ func TestReplayWithMoreNodes(t *testing.T) {
 	}
 }
 
+// The order of a file's lines says nothing: the figures of a replay are those of its times.
+func TestALineOutOfOrderChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	if code, _, stderr := run("generate", "-out", dir, "-count", "5", "-demand", "300", "-live"); code != command.ExitOK {
+		t.Fatal(stderr)
+	}
+	file := filepath.Join(dir, "arrivals.csv")
+	replayed := func() (percent float64) {
+		t.Helper()
+		code, stdout, stderr := run("replay", "-nodes", filepath.Join(dir, "nodes.csv"), "-arrivals", file, "-json")
+		var got []struct{ UsedPercent float64 }
+		if err := json.Unmarshal([]byte(stdout), &got); code != command.ExitOK || err != nil {
+			t.Fatalf("exit %d: %s%s: %v", code, stdout, stderr, err)
+		}
+		return got[0].UsedPercent
+	}
+	want := replayed()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	lines[1], lines[len(lines)-2] = lines[len(lines)-2], lines[1]
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := replayed(); got != want || want <= 0 {
+		t.Errorf("with its first and last line exchanged %v%% are used instead of %v%%", got, want)
+	}
+}
+
 // A cluster that was exported is replayed as it is and as it would be.
 func TestReplayOfACluster(t *testing.T) {
 	dir := t.TempDir()

@@ -34,8 +34,9 @@ guarantee, and how often work was evicted. With -strict, nothing goes ahead of a
 that does not fit. Both go with the product's policies.
 
 Without -nodes a synthetic workload is used; with it, -arrivals says what
-arrives (the columns arrival_s and duration_s are needed), or -from what it is
-drawn from. The generate command writes such workloads.
+arrives, in any order (arrival_s and duration_s are needed, or creation_time and
+deletion_time), or -from what it is drawn from. The generate command writes such
+workloads.
 
 ` + liveHelp + `
 
@@ -138,13 +139,13 @@ func (o *replayOptions) workload() (w sim.Workload, err error) {
 		}
 		w, err = o.liveOptions.workload(&o.drawOptions, s)
 	} else if w.Nodes, err = readNodes(o.nodes); err == nil {
-		w.Arrivals, err = readTasks(o.arrivals)
+		err = command.ReadFile(o.arrivals, func(r io.Reader) (err error) { w.Arrivals, err = sim.ReadArrivals(r); return })
 	}
 	if err == nil && o.history != "" {
 		w.History, err = readTasks(o.history)
 	}
-	if err == nil && w.Arrivals[len(w.Arrivals)-1].ArriveSecond == 0 {
-		err = fmt.Errorf("%q: no task arrives after 0 s: the column arrival_s says when", o.arrivals)
+	if err == nil && o.cluster == "" && w.Arrivals[len(w.Arrivals)-1].ArriveSecond == 0 {
+		err = fmt.Errorf("%q: all tasks arrive at once: gpu-sim simulate fills a cluster with tasks that stay", o.arrivals)
 	}
 	return w, err
 }
