@@ -45,13 +45,13 @@ func printBounds(t io.Writer, r *replayed) {
 	fmt.Fprintln(t, "\nPolicy\tGPUs\tPriority\tWaits\tMean wait\tp95\tp99\tLongest\tOvertaken\tBehind at most\tFirst at most")
 	for _, s := range b.Sizes {
 		w := s.Wait
-		fmt.Fprintf(t, "%s\t%v\t%d\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\t%.0f s\t%.0f s\n", r.Policy, s.Size, s.Priority, w.Tasks, w.Mean, w.P95, w.P99, w.Longest, s.Overtaken, s.LongestBehind, s.LongestFirst)
+		fmt.Fprintf(t, "%s\t%v\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.Policy, s.Size, s.Priority, w.Tasks, words(w.Mean), words(w.P95), words(w.P99), words(w.Longest), s.Overtaken, words(s.LongestBehind), words(s.LongestFirst))
 	}
 	if len(b.Owed) > 0 {
 		fmt.Fprintln(t, "\nPolicy\tOf its guarantee\tGPUs\tTasks\tMean wait\tp95\tp99\tLongest\tLate: p99\tLongest")
 		for i := range b.Owed {
 			o := &b.Owed[i]
-			fmt.Fprintf(t, "%s\t%s\t%v\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\n", r.Policy, o.Queue, o.Size, o.Wait.Tasks, o.Wait.Mean, o.Wait.P95, o.Wait.P99, o.Wait.Longest, o.Late.P99, o.Late.Longest)
+			fmt.Fprintf(t, "%s\t%s\t%v\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Policy, o.Queue, o.Size, o.Wait.Tasks, words(o.Wait.Mean), words(o.Wait.P95), words(o.Wait.P99), words(o.Wait.Longest), words(o.Late.P99), words(o.Late.Longest))
 		}
 	}
 	fmt.Fprintln(t, "\nPolicy\tEvictions\tof one task\twithin an hour\tChain\tHandover\tWork lost\tNever served")

@@ -257,6 +257,34 @@ func TestReplayWithMoreNodes(t *testing.T) {
 	}
 }
 
+// Baselines run beside the service as it is, and without a history.
+func TestBaselinesRunBesideTheService(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"nodes.csv": "sn,cpu_milli,memory_mib,gpu,model\ngpu-1,8000,8192,2,A100\n",
+		// b borrows what a queue is guaranteed that comes later.
+		"tasks.csv":  "name,arrival_s,duration_s,cpu_milli,memory_mib,num_gpu,gpu_milli,priority,queue\na,0,7200,1000,1024,1,1000,50,x\nb,0,7200,1000,1024,1,1000,50,x\nc,600,60,1000,1024,1,1000,50,y\n",
+		"quotas.csv": "queue,parent,guarantee_milli,limit_milli\nx,,1000,2000\ny,,1000,2000\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, stdout, stderr := run("replay", "-cluster", dir, "-policy", "BALANCED,fgd,bestfit")
+	if code != command.ExitOK || !strings.Contains(stdout, "Overtaken") || !regexp.MustCompile(`fgd +y +1 +110 min`).MatchString(stdout) || !regexp.MustCompile(`BALANCED +y +1 +0 s`).MatchString(stdout) {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	if code, stdout, stderr := run("replay", "-cluster", dir, "-quotas", "", "-bounds=false", "-policy", "BALANCED,fgd"); code != command.ExitOK || strings.Contains(stdout, "Overtaken") {
+		t.Errorf("without bounds: exit %d: %s%s", code, stdout, stderr)
+	}
+	arrivals := []string{"-nodes", filepath.Join(dir, "nodes.csv"), "-arrivals", filepath.Join(dir, "tasks.csv"), "-policy", "BALANCED,fgd"}
+	for _, command := range []string{"replay", "simulate"} {
+		if code, _, stderr := run(append([]string{command}, arrivals...)...); code != 0 {
+			t.Errorf("%s without a history: exit %d: %s", command, code, stderr)
+		}
+	}
+}
+
 // The order of a file's lines says nothing: the figures of a replay are those of its times.
 func TestALineOutOfOrderChangesNothing(t *testing.T) {
 	dir := t.TempDir()
@@ -356,7 +384,7 @@ func TestQuotasOfACluster(t *testing.T) {
 	file("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model,gpu_memory_mib\ngpu-1,8000,8192,2,A100,81559\n")
 	file("tasks.csv", "name,arrival_s,duration_s,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_memory_milli,gpu_spec,time_limit_s,min_run_s,priority,queue\n"+
 		"a,0,100,1000,1024,1,1000,1000,A100,0,60,50,team\nb,10,100,1000,1024,1,1000,1000,,200,60,50,team\nc,20,100,1000,1024,1,500,250,,0,60,60,team\n")
-	for quota, want := range map[string]float64{"3000": 80, "2000": 80, "1000": 190} {
+	for quota, want := range map[string]float64{"3000": 60, "2000": 60, "1000": 170} {
 		quotas := file("quotas.csv", "queue,parent,guarantee_milli,limit_milli\nteam,,"+quota+","+quota+"\n")
 		code, stdout, stderr := run("replay", "-cluster", dir, "-quotas", quotas, "-json")
 		var got []struct {

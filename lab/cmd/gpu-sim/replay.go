@@ -40,12 +40,19 @@ workloads.
 
 ` + liveHelp + `
 
-Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
-weights), fgd, bestfit, random (baselines). Several are run side by side when
-separated by commas; files then get the policy in their name.
+` + policiesHelp + `
+Baselines know no priorities, quotas and bounds: what waits is tried in order of
+arrival. A task of fgd's is worth what -history says, or else the arrivals.
 
-With -cluster it replays a cluster that nomad-gpu-scheduler exported. With -more,
--slices or -mig it replays the first policy without them, too, as "as-it-is".
+With -cluster it replays a cluster that nomad-gpu-scheduler exported, as the service
+would have run it: with the queues of its quotas.csv, and with -bounds unless
+-bounds=false. With -more, -slices or -mig it replays the first policy without them,
+too, as "as-it-is".
+
+A queue may use guarantee_milli (1000 is a GPU) whatever others want, and at most
+limit_milli; parent is the queue that it is a part of, or empty. What a queue uses
+above its guarantee is lent to it. The table of queues shows how long the tasks of
+each waited, and the work they finished.
 
 With -mig a task that takes a part of a GPU goes to the smallest instance that has
 as much compute and memory, and no other task to that; where none is free, to a GPU
@@ -116,7 +123,7 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 		return fmt.Errorf("-quotas %q goes with -queue: without it nothing waits for its quota", o.quotas)
 	}
 	for name := range strings.SplitSeq(o.policy, ",") {
-		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || slices.Contains([]string{"fgd", "bestfit", "random"}, name)) {
+		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || isBaseline(name)) {
 			return fmt.Errorf("-mig %q goes with the product's policies, without -quotas and -outlook", o.mig[0])
 		}
 	}
@@ -238,7 +245,24 @@ func (o *replayOptions) scenes(w sim.Workload, options sim.LiveOptions) ([]scene
 	for _, name := range policies {
 		list = append(list, scene{other, name, name, options})
 	}
+	o.plain(list)
 	return list, nil
+}
+
+// plain has baselines, beside a policy of the product, run as published: without bounds, quotas
+// and estimates.
+func (o *replayOptions) plain(list []scene) {
+	ours := slices.ContainsFunc(list, func(s scene) bool { return !isBaseline(s.policy) })
+	for i := range list {
+		if s := &list[i]; ours && isBaseline(s.policy) {
+			s.options.Limits, s.options.Quotas, s.options.Outlook, s.options.Strict = nil, nil, 0, false
+		}
+	}
+}
+
+// isBaseline reports whether a policy is not the product's.
+func isBaseline(policy string) bool {
+	return slices.Contains([]string{"fgd", "bestfit", "random"}, policy)
 }
 
 // write writes the files of a replay that are wanted.
@@ -308,7 +332,7 @@ func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
 	for i := range all {
 		if c := all[i].Outlook; c != nil {
 			fmt.Fprintln(t, "\nPolicy\tEstimates\tUnknown\tSooner\tWithin\tLater\tOff, median\tWidth, median")
-			fmt.Fprintf(t, "%s\t%d\t%d\t%.0f %%\t%.0f %%\t%.0f %%\t%.0f s\t%.0f s\n", all[i].Policy, c.Estimates, c.Unknown, c.Sooner, c.Within, c.Later, c.LikelyOff, c.Width)
+			fmt.Fprintf(t, "%s\t%d\t%d\t%.0f %%\t%.0f %%\t%.0f %%\t%s\t%s\n", all[i].Policy, c.Estimates, c.Unknown, c.Sooner, c.Within, c.Later, words(c.LikelyOff), words(c.Width))
 		}
 	}
 	for i := range all {
@@ -323,7 +347,7 @@ func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
 			fmt.Fprintln(t, "\nPolicy\tQueue\tTasks\tMean wait\tp95\tp99\tLongest\tGPU hours done")
 			for _, k := range slices.Sorted(maps.Keys(r.Queues)) {
 				q := r.Queues[k]
-				fmt.Fprintf(t, "%s\t%s\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.1f\n", r.Policy, k, q.Tasks, q.Mean, q.P95, q.P99, q.Longest, float64(q.DoneMilliS)/gpuHour)
+				fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%.1f\n", r.Policy, k, q.Tasks, words(q.Mean), words(q.P95), words(q.P99), words(q.Longest), float64(q.DoneMilliS)/gpuHour)
 			}
 			fmt.Fprintf(t, "%s\tfairness\t%.3f\t(Jain's index of work done per guarantee; %.1f GPU hours lost to evictions)\n", r.Policy, r.Fairness, float64(r.LostMilliS)/gpuHour)
 		}
@@ -337,5 +361,5 @@ func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
 }
 
 func waitRow(w io.Writer, policy, name string, v sim.Wait) {
-	fmt.Fprintf(w, "%s\t%s\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\n", policy, name, v.Tasks, v.Mean, v.P95, v.P99, v.Longest)
+	fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", policy, name, v.Tasks, words(v.Mean), words(v.P95), words(v.P99), words(v.Longest))
 }

@@ -25,11 +25,14 @@ it is drawn from. The generate command writes such workloads.
 
 ` + sampleHelp + `
 
-Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
-weights), fgd, bestfit, random (baselines). Several are run side by side when
-separated by commas; files then get the policy in their name.
+` + policiesHelp + `
 
 The replay command does the same with tasks that end.`
+
+// policiesHelp is the part of the help that simulate and replay share.
+const policiesHelp = `Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
+weights), fgd, bestfit, random (baselines). Several are run side by side when
+separated by commas; files then get the policy in their name.`
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
@@ -212,7 +215,7 @@ func newPlacer(name string, w *sim.Workload, seed uint64) (sim.Placer, error) {
 	case "fgd":
 		history := w.History
 		if len(history) == 0 {
-			return nil, fmt.Errorf("policy fgd needs -history: it has no other idea of the demand")
+			history = w.Arrivals
 		}
 		return sim.NewFGD(w.Nodes, history), nil
 	case "bestfit":

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ type whatIf struct {
 }
 
 func (o *whatIf) register(fs *flag.FlagSet) {
-	fs.StringVar(&o.cluster, "cluster", "", "the `directory` that nomad-gpu-scheduler export wrote to: for -nodes, -arrivals and -history, with -queue")
+	fs.StringVar(&o.cluster, "cluster", "", "the `directory` that nomad-gpu-scheduler export wrote to: for -nodes, -arrivals, -history and -quotas, with -queue and -bounds")
 	fs.StringVar(&o.more, "more", "", "what if there were so many more nodes like one of -nodes: `name=count`, with -arrivals")
 	fs.Func("mig", "what if the GPUs of a model were cut into these MIG instances: `model=profile+profile…` (A100=3g.40gb+4g.40gb), more than once for several models; with -arrivals", func(s string) error {
 		o.mig = append(o.mig, s)
@@ -48,6 +49,17 @@ func (o *replayOptions) resolve(fs *flag.FlagSet) error {
 		o.history = o.arrivals
 	}
 	o.queue = true
+	if len(o.mig) > 0 || o.outlook > 0 {
+		return nil // nothing is evicted then
+	}
+	if command.Given(fs, "bounds") == "" {
+		o.bounds = true
+	}
+	if quotas := filepath.Join(o.cluster, "quotas.csv"); o.quotas == "" {
+		if _, err := os.Stat(quotas); err == nil {
+			o.quotas = quotas
+		}
+	}
 	return nil
 }
 
