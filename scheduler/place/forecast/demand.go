@@ -165,6 +165,23 @@ func (d *Demand) shared(tasks []float64) (all, small float64) {
 // tasks is hardly any. Of fewer than enoughShared tasks nothing is told.
 const smallShare, fewSmall, enoughShared = 150, 0.005, 1000
 
+// Several is the part of the GPUs that is asked for by tasks of several.
+func (d *Demand) Several() float64 {
+	var several, all float64
+	for i, w := range d.Weights() {
+		sh := d.entries[i].shape
+		milli := w * float64(sh.Milli)
+		all += milli
+		if sh.GPUs > 1 {
+			several += milli
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	return several / all
+}
+
 // Learn makes the mix as it is now the one that drift compares with.
 func (d *Demand) Learn() {
 	for i, w := range d.Weights() {

@@ -141,12 +141,30 @@ func TestTurnover(t *testing.T) {
 
 func TestSparePrice(t *testing.T) {
 	for _, c := range []struct {
-		ratio, turnover float64
-		want            int64
-	}{{0.5, 1, 0}, {0.92, 1, 0}, {0.97, 1, 10}, {1.02, 1, 20}, {3, 1, 20}, {3, 0.5, 10}, {3, 0, 0}} {
-		if got := SparePrice(c.ratio, c.turnover); got != c.want {
-			t.Errorf("at ratio %g and turnover %g: %d, want %d", c.ratio, c.turnover, got, c.want)
+		ratio, turnover, several float64
+		want                     int64
+	}{
+		{0.5, 1, 1, 0}, {0.92, 1, 1, 0}, {0.97, 1, 1, 10}, {1.02, 1, 1, 20}, {3, 1, 1, 20}, {3, 0.5, 1, 10}, {3, 0, 1, 0},
+		{3, 1, 0, 0}, {3, 1, spareSeveral / 2, 10}, {3, 1, spareSeveral, 20},
+	} {
+		if got := SparePrice(c.ratio, c.turnover, c.several); got != c.want {
+			t.Errorf("at ratio %g, turnover %g and %g asked for by tasks of several: %d, want %d", c.ratio, c.turnover, c.several, got, c.want)
 		}
+	}
+}
+
+// Several is by GPUs, not by tasks.
+func TestSeveralOfADemand(t *testing.T) {
+	d := &Demand{}
+	if got := d.Several(); got != 0 {
+		t.Errorf("of nothing %g is asked for by tasks of several", got)
+	}
+	d.ForgetPrior(100)
+	d.Add(&Shape{GPUs: 1, Milli: 500}, Prior, 4)
+	d.Add(&Shape{GPUs: 2, Milli: 2000, Whole: true}, Prior, 1)
+	d.Add(&Shape{CPU: 1000}, Prior, 95)
+	if got := d.Several(); got != 0.5 {
+		t.Errorf("tasks of several ask for %g of the GPUs, want 0.5", got)
 	}
 }
 

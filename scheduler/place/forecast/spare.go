@@ -1,13 +1,15 @@
 package forecast
 
 // A cluster whose CPU runs out before its GPUs do is not short of GPUs: waste of
-// them is inevitable, and what counts is that CPU is left in large pieces. There
-// what a node has to spare after a placement has a price:
+// them is inevitable, and CPU is to be left in large pieces for tasks that need such.
+// There what a node has to spare after a placement has a price:
 //
-//	P_spare = δ·s·20·left,  left = 800·CPU left / largest node's + 200·GPU left / largest node's
+//	P_spare = δ·s·m·20·left,  left = 800·CPU left / largest node's + 200·GPU left / largest node's
 //
 // s rises from 0 to 1 while the ratio of CPU to GPU in use, each in parts of what
-// GPU nodes have, rises from 0.92 to 1.02.
+// GPU nodes have, rises from 0.92 to 1.02; m with the part of the GPUs that tasks of several
+// ask for, up to spareSeveral. Where tasks share GPUs, the ratio is as high while GPUs are in
+// pieces, and none needs the CPU of a whole node.
 
 // dearestSpare is the most that a thousandth of a node costs, in milli.
 const dearestSpare = 20
@@ -19,13 +21,17 @@ const spareCPU = 800
 // scarce, and spareWithin the range over which it becomes so.
 const spareFrom, spareWithin = 0.92, 0.10
 
+// spareSeveral is the part of the GPUs asked for by tasks of several from which the price is
+// full.
+const spareSeveral = 0.30
+
 // spareSteps is how finely the price is told apart.
 const spareSteps = 8
 
 // SparePrice is the price, in milli per thousandth of a node, at a ratio of CPU to GPU
-// in use.
-func SparePrice(ratio, turnover float64) int64 {
-	s := min(1, max(0, (ratio-spareFrom)/spareWithin)) * turnover
+// in use, and where that part of the GPUs is asked for by tasks of several.
+func SparePrice(ratio, turnover, several float64) int64 {
+	s := min(1, max(0, (ratio-spareFrom)/spareWithin)) * min(1, several/spareSeveral) * turnover
 	return int64(s*spareSteps+0.5) * dearestSpare / spareSteps
 }
 

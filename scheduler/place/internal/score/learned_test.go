@@ -85,7 +85,7 @@ func TestPricesOfTheMoment(t *testing.T) {
 		price(0, 1)
 		want := int64(0)
 		if lives {
-			want = forecast.SparePrice(s.snap.CPUPerGPU(), sc.Turnover.Rate)
+			want = forecast.SparePrice(s.snap.CPUPerGPU(), sc.Turnover.Rate, s.demand.Several())
 		}
 		if sc.Prices.Spare != want {
 			t.Errorf("tasks end: %v: what is left costs %d, want %d", lives, sc.Prices.Spare, want)

@@ -68,7 +68,7 @@ func (sc *Scorer) Price(supply *forecast.Supply, d *forecast.Demand, caution int
 	sc.Places.SetPrices(supply, d, d.Weights(), supply.Free(), sc.Turnover.Rate)
 	now.Fill(1 - sc.Turnover.Rate)
 	if sc.Turnover.Lives {
-		now.Spare = forecast.SparePrice(sc.snap.CPUPerGPU(), sc.Turnover.Rate)
+		now.Spare = forecast.SparePrice(sc.snap.CPUPerGPU(), sc.Turnover.Rate, d.Several())
 	}
 	if sc.Prices == nil || !sc.Prices.Equal(now) || sc.Places.Price != was {
 		sc.Prices = now
