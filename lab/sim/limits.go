@@ -83,7 +83,7 @@ func (b *bounded) ask() {
 	}
 }
 
-// starts is told of each task that starts, and ends of each that has run to its end.
+// starts is told of each task that starts, and ends of every task that has run to its end.
 func (b *bounded) starts(i int, s Spot) {
 	if b == nil {
 		return
