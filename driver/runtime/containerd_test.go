@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +25,23 @@ import (
 // patience is how long a test waits for what comes at once on a quiet machine.
 const patience = 3 * time.Minute
 
+// binary is a containerd of this machine.
+type binary struct{ path, version string }
+
+// binaries are all of them.
+var binaries = sync.OnceValue(func() (found []binary) {
+	paths := []string{"containerd"}
+	if dir := os.Getenv("CONTAINERD_BIN_DIR"); dir != "" {
+		paths = append(paths, filepath.Join(dir, "containerd"))
+	}
+	for _, path := range paths {
+		if version, err := exec.Command(path, "--version").Output(); err == nil {
+			found = append(found, binary{path, strings.Fields(string(version))[2]})
+		}
+	}
+	return found
+})
+
 // forEachContainerd runs a test with a Runtime on a containerd of its own, of each
 // release that there is.
 func forEachContainerd(t *testing.T, test func(t *testing.T, r *Runtime)) {
@@ -29,27 +49,28 @@ func forEachContainerd(t *testing.T, test func(t *testing.T, r *Runtime)) {
 	if os.Getuid() != 0 {
 		t.Skip("containerd needs root")
 	}
-	binaries := []string{filepath.Join(os.Getenv("CONTAINERD_BIN_DIR"), "containerd")}
-	if onPath, err := exec.LookPath("containerd"); err == nil {
-		binaries = append(binaries, onPath)
-	}
-	t.Parallel()
-	ran := false
-	for _, binary := range binaries {
-		version, err := exec.Command(binary, "--version").Output()
-		if err != nil {
-			continue
-		}
-		ran = true
-		name := strings.Fields(string(version))[2]
-		t.Run("containerd"+name, func(t *testing.T) {
-			t.Parallel()
-			test(t, startContainerd(t, binary, strings.HasPrefix(strings.TrimPrefix(name, "v"), "1.")))
-		})
-	}
-	if !ran {
+	if len(binaries()) == 0 {
 		t.Skip("there is no containerd on PATH or in CONTAINERD_BIN_DIR")
 	}
+	t.Parallel()
+	for _, b := range binaries() {
+		t.Run("containerd"+b.version, func(t *testing.T) {
+			t.Parallel()
+			test(t, startContainerd(t, b.path, strings.HasPrefix(strings.TrimPrefix(b.version, "v"), "1.")))
+		})
+	}
+}
+
+// drawn reports whether a case is tried with this test's containerd: each is tried with
+// one, moved by NOMAD_GPU_DRAW, and with every one under NOMAD_GPU_FULL=1.
+func drawn(t *testing.T, name string) bool {
+	t.Helper()
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		return true
+	}
+	draw, _ := strconv.Atoi(os.Getenv("NOMAD_GPU_DRAW"))
+	of := binaries()[(int(crc32.ChecksumIEEE([]byte(name)))+draw)%len(binaries())]
+	return strings.HasSuffix(t.Name(), "/containerd"+of.version)
 }
 
 // startContainerd starts a containerd that ends with the test.
