@@ -93,6 +93,11 @@ func TestConformance_Ports(t *testing.T) {
 		must.Eq(t, network, again)
 
 		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		// The port is the machine's again.
+		rules, err := exec.Command("iptables", "-t", "nat", "-S").CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(rules)))
+		must.StrNotContains(t, string(rules), "port "+port)
+		must.StrNotContains(t, string(rules), "ports "+port)
 		ids, err := networks(e.driver.settings).IDs(time.Now().Add(time.Hour))
 		must.NoError(t, err)
 		must.Eq(t, nil, ids)

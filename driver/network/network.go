@@ -73,6 +73,10 @@ func (m Maker) Create(ctx context.Context, id string, ports []gocni.PortMapping)
 	return made, nil
 }
 
+// anyPort has the portmap plugin remove a container's rules. It finds them by the
+// container's ID, but removes none if it is told of no port.
+var anyPort = []gocni.PortMapping{{HostPort: 1, ContainerPort: 1, Protocol: "tcp"}}
+
 // Remove undoes Create, as far as that came. Where there is nothing to undo, it succeeds.
 func (m Maker) Remove(ctx context.Context, id string) error {
 	dir := filepath.Join(m.dir, "netns", id)
@@ -92,7 +96,7 @@ func (m Maker) Remove(ctx context.Context, id string) error {
 		// A namespace that was never connected, or is gone, has nothing to undo.
 		closed, err := netns.LoadNetNS(path).Closed()
 		if err == nil && !closed {
-			if err := cni.Remove(ctx, id, path); err != nil {
+			if err := cni.Remove(ctx, id, path, gocni.WithCapabilityPortMap(anyPort)); err != nil {
 				return fmt.Errorf("disconnect network: %w", err)
 			}
 		}

@@ -140,6 +140,9 @@ func TestNetworkOfAContainer(t *testing.T) {
 	must.Eq(t, []string{"box"}, ids)
 	must.NoError(t, m.Remove(t.Context(), "box"))
 	must.Eq(t, removed, m.calls())
+	// Without any port, portmap leaves all rules of the container.
+	ports, _ = m.asked("portmap.DEL")["runtimeConfig"].(map[string]any)["portMappings"].([]any)
+	must.Len(t, 1, ports)
 	m.nothingLeft()
 	must.NoError(t, m.Remove(t.Context(), "box"))
 	must.SliceEmpty(t, m.calls())
