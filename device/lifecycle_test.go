@@ -70,7 +70,8 @@ func TestFatalXIDAndRecovery(t *testing.T) {
 	uuid := uuidOf(t, r.groups(), "slice/H100/1")
 	r.listen(uuid)
 	began := time.Now()
-	r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 48); c.RecoveryAction = 1 })
+	// No program works from the start, or a quick probe would prove the GPU before its next survey.
+	r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 48); c.RecoveryAction = 1; c.ProbeFails = true })
 	groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
 	t.Logf("from XID to unhealthy: %s", time.Since(began).Round(time.Millisecond))
 	for _, other := range []string{"slice/H100/0", "slice/H100/2"} {
@@ -86,7 +87,7 @@ func TestFatalXIDAndRecovery(t *testing.T) {
 		t.Errorf("attribute healthy is %s", plan.AttributeText(g.Attributes["healthy"]))
 	}
 	// The reset is done, but a program still fails on the GPU.
-	r.happen(uuid, func(c *sim.Condition) { c.RecoveryAction = 0; c.ProbeFails = true })
+	r.happen(uuid, func(c *sim.Condition) { c.RecoveryAction = 0 })
 	r.until("only the XID is left", func(g []*device.DeviceGroup) bool {
 		group, _ := find(g, "slice/H100/1")
 		return strings.HasPrefix(group.Devices[0].HealthDesc, "xid-48")
