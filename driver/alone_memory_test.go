@@ -154,7 +154,7 @@ func TestSeatsOfTasksThatAreGone(t *testing.T) {
 	must.SliceEmpty(t, pids)
 }
 
-// What is not known of a device moves no task on it.
+// An unknown reading of a device moves no task on it.
 func TestSeatsOfDevicesThatAreNotKnown(t *testing.T) {
 	d, env := alone(t)
 	step := func() error { return d.seatStep(env.state, gpuA, &seatDevice{}) }
@@ -188,7 +188,7 @@ func TestSeatsOfDevicesThatAreNotKnown(t *testing.T) {
 
 func must1[T any](one T, _ bool) T { return one }
 
-// A program that sets a limit of GPU memory, and fails, is told with what it said.
+// A program that sets a limit of GPU memory, and fails, is told with its output.
 func TestLimitersThatFail(t *testing.T) {
 	must.ErrorContains(t, runLimiter(t.Context(), nil), "the device plugin names no program for that")
 	must.ErrorContains(t, runLimiter(t.Context(), []string{"/bin/sh", "-c", "echo no room >&2; exit 3"}), "exit status 3: no room")

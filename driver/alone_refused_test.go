@@ -211,7 +211,7 @@ func TestRemovalsThatFail(t *testing.T) {
 	}
 }
 
-// A container without a record that can be read is removed, and what it held is not known.
+// A container without a readable record is removed, and its holdings are not known.
 func TestRemovalsWithoutARecord(t *testing.T) {
 	d, env, fake, cfg := besideFake(t)
 	said := hear(d)

@@ -108,7 +108,7 @@ func TestWhatFailsInTheBackgroundIsTold(t *testing.T) {
 	})
 }
 
-// What is left undone of a task is told to the operator with its name.
+// Unfinished work on a task is told to the operator with the name of the task.
 func TestWhatIsLeftUndoneOfATaskIsTold(t *testing.T) {
 	d, env := alone(t)
 	said := hear(d)

@@ -56,7 +56,7 @@ func TestWordsOfALaterShare(t *testing.T) {
 	must.Eq(t, "; the guarantee holds from now on, and programs that run keep their limits: those that are started with these variables have the new ones: "+strings.Join(changed, " "), later(now, was, gpu.SharingMPS))
 }
 
-// What is known of a runc is said in whole: which releases are safe, and what to do.
+// Messages about a runc are complete: safe releases, and the remedy.
 func TestWordsOfARunc(t *testing.T) {
 	const older = " is older than 1.2.8, 1.3.3 and 1.4.0, which fix ways out of a container (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881"
 	const leak = "; before 1.1.12 also CVE-2024-21626"
@@ -201,7 +201,7 @@ func TestSignalsThatStopATask(t *testing.T) {
 	}
 }
 
-// The exit codes that stand for a sudden end, and what is made of a code.
+// Exit codes stand for a sudden end, and become words.
 func TestExitsBySignals(t *testing.T) {
 	for code, want := range map[int]unix.Signal{137: unix.SIGKILL, 139: unix.SIGSEGV, 134: unix.SIGABRT, 131: unix.SIGQUIT, 143: 0, 130: 0, 9: 0, 0: 0, 138: 0} {
 		signal, sudden := diedOf(code)
@@ -274,7 +274,7 @@ func TestFaultsThatEndATask(t *testing.T) {
 	}
 }
 
-// What was told stands in a fixed order, and is written when it has changed, and not else.
+// Notices stand in a fixed order, and are written only when they changed.
 func TestNoticesAreWrittenInOrder(t *testing.T) {
 	_, env := alone(t)
 	var n notices
