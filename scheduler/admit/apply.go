@@ -479,7 +479,7 @@ func (t task) share() (s gpu.Share, seatPriority int) {
 }
 
 // guarantee is the compute that the author of device blocks asks for in the driver's gpu
-// block. What is not a number here may be one when the task starts: Nomad interpolates it.
+// block. Text may become a number when the task starts: Nomad interpolates it.
 func (t task) guarantee() (int64, error) {
 	written := t.writtenShare().Compute
 	milli, ok := Milli(written)

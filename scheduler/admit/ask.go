@@ -21,7 +21,7 @@ const (
 	KeyFramework   = "gpu_framework"   // pytorch or tensorflow; more keys in package framework
 	KeyReservation = "gpu_reservation" // a reservation's ID, to claim it
 	KeyGang        = "gpu_gang"        // "true": all allocs start together or none
-	KeyGangMin     = "gpu_gang_min"    // "2": so many are enough to start
+	KeyGangMin     = "gpu_gang_min"    // "2": the fewest that start
 	KeyTimeLimit   = "gpu_time_limit"  // "2h30m": how long an alloc runs at most, for planning
 	// KeyFallback is "cpu" where the group runs without a GPU once it has waited for one
 	// as long as KeyFallbackAfter says.

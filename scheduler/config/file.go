@@ -249,7 +249,7 @@ func (r *reader) url(key string, to *string, from *string) {
 	*to = *from
 }
 
-// config checks what was read, but for the keys that were not.
+// config checks the values, but for keys of a wrong type.
 func (f *file) config(text []byte, failed []string) (*Config, error) {
 	c, r := Default(), &reader{failed: failed}
 	f.general(c, r)
