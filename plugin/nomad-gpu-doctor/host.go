@@ -158,6 +158,10 @@ func (h host) diagnosePlugins(ctx context.Context, agent agentconfig.Agent, area
 		return
 	}
 	for _, plugin := range ours {
+		if plugin == driverconfig.PluginName && h.withoutDriver(agent) {
+			area.OK(plugin, "it is not installed: tasks get their GPUs through other drivers")
+			continue
+		}
 		h.diagnosePlugin(ctx, plugin, filepath.Join(h.root, dir, plugin), area)
 		if !slices.Contains(agent.Plugins, plugin) {
 			area.Warn(plugin, "write plugin \""+plugin+"\" { config {} }", "the agent's configuration has no block for it: it runs with its defaults")
@@ -171,6 +175,15 @@ func (h host) diagnosePlugins(ctx context.Context, agent agentconfig.Agent, area
 			area.Warn(rival, "take its block out of the configuration", "it has a block, and no program in %s", dir)
 		}
 	}
+}
+
+// withoutDriver reports whether a node has the device plugin alone, for docker and other
+// drivers: the task driver has neither a block nor a program.
+func (h host) withoutDriver(agent agentconfig.Agent) bool {
+	dir := filepath.Join(h.root, agent.PluginDir)
+	_, driver := os.Stat(filepath.Join(dir, driverconfig.PluginName))
+	_, offers := os.Stat(filepath.Join(dir, device.Name))
+	return errors.Is(driver, fs.ErrNotExist) && offers == nil && !slices.Contains(agent.Plugins, driverconfig.PluginName) && agent.PluginDir != ""
 }
 
 func (h host) diagnosePlugin(ctx context.Context, plugin, path string, area *doctor.Area) {

@@ -130,6 +130,7 @@ func TestPlugins(t *testing.T) {
 		want     string
 	}{
 		"present":           {blocks, nil, both, "nomad-device-gpu", doctor.OK, now},
+		"device alone":      {agentconfig.Agent{PluginDir: "/plugins", Plugins: blocks.Plugins[:1]}, map[string]string{"plugins/nomad-device-gpu": ""}, answers{"nomad-device-gpu": now}, "nomad-driver-containerd", doctor.OK, "through other drivers"},
 		"no folder":         {agentconfig.Agent{}, nil, both, "plugin_dir", doctor.Failed, "names none"},
 		"no block":          {agentconfig.Agent{PluginDir: "/plugins"}, nil, both, "nomad-driver-containerd", doctor.Warning, "with its defaults"},
 		"absent":            {blocks, nil, nil, "nomad-device-gpu", doctor.Failed, "there is no "},

@@ -75,8 +75,11 @@ func examine(ctx context.Context, config string, h host) *doctor.Report {
 	if agent.DataDir != "" {
 		allocDir = filepath.Join(agent.DataDir, "alloc")
 	}
-	driver.Diagnose(ctx, config, allocDir, report)
+	alone := err == nil && h.withoutDriver(agent)
+	if !alone {
+		driver.Diagnose(ctx, config, allocDir, report)
+	}
 	h.diagnoseDocker(ctx, report.Area("docker"))
-	diagnoseNomad(ctx, agent, report.Area("Nomad"))
+	diagnoseNomad(ctx, agent, alone, report.Area("Nomad"))
 	return report
 }

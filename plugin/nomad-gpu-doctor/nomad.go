@@ -16,8 +16,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// diagnoseNomad looks at what Nomad sees of this node.
-func diagnoseNomad(ctx context.Context, agent agentconfig.Agent, area *doctor.Area) {
+// diagnoseNomad looks at the node as Nomad sees it, with the device plugin alone or with
+// both.
+func diagnoseNomad(ctx context.Context, agent agentconfig.Agent, alone bool, area *doctor.Area) {
 	if !agent.PublishMetrics {
 		area.Warn("statistics", "set telemetry { publish_allocation_metrics = true }", "publish_allocation_metrics is not set: nomad alloc status -stats shows nothing of tasks")
 	} else {
@@ -39,7 +40,9 @@ func diagnoseNomad(ctx context.Context, agent agentconfig.Agent, area *doctor.Ar
 		return
 	}
 	diagnoseNode(node, area)
-	diagnoseDrivers(node, area)
+	if !alone {
+		diagnoseDrivers(node, area)
+	}
 	diagnoseDevices(node, area)
 }
 

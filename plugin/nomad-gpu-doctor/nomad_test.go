@@ -113,16 +113,16 @@ func TestWhatNomadSees(t *testing.T) {
 				playNomad(t, tc.self, tc.status, tc.node)
 			}
 			var r doctor.Report
-			diagnoseNomad(t.Context(), agentconfig.Agent{}, r.Area("Nomad"))
+			diagnoseNomad(t.Context(), agentconfig.Agent{}, false, r.Area("Nomad"))
 			findings(t, &r, tc.check, tc.want, tc.text)
 		})
 	}
 	playNomad(t, clientSelf, 200, healthyNode(nil))
 	var r doctor.Report
-	diagnoseNomad(t.Context(), agentconfig.Agent{PublishMetrics: true}, r.Area("Nomad"))
+	diagnoseNomad(t.Context(), agentconfig.Agent{PublishMetrics: true}, false, r.Area("Nomad"))
 	must.Eq(t, doctor.OK, r.Worst(), must.Sprint(r.Findings))
 	t.Setenv("NOMAD_ADDR", "::")
-	diagnoseNomad(t.Context(), agentconfig.Agent{}, r.Area("Nomad"))
+	diagnoseNomad(t.Context(), agentconfig.Agent{}, false, r.Area("Nomad"))
 	findings(t, &r, "agent", doctor.Failed, "NOMAD_ADDR")
 }
 
