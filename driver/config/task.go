@@ -16,7 +16,7 @@ import (
 // TaskSchema is the config block of a task. Its Go form is spec.Config; numbers are text,
 // see agentconfig.Decode.
 var TaskSchema = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
-	"image":              hclspec.NewAttr("image", "string", true),
+	"image":              hclspec.NewAttr("image", "string", false), // spec.Config.Check wants it
 	"command":            hclspec.NewAttr("command", "string", false),
 	"args":               hclspec.NewAttr("args", "list(string)", false),
 	"entrypoint":         hclspec.NewAttr("entrypoint", "list(string)", false),

@@ -90,7 +90,7 @@ var DockerOptions = []DockerOption{
 	{"readonly_rootfs", DockerSame, "", ""},
 	{"runtime", DockerForm, "", "containerd's name for a runtime that the operator allows, such as \"io.containerd.runc.v2\""},
 	{"security_opt", DockerRenamed, "list(string)", "write no_new_privileges, seccomp, seccomp_profile, apparmor_profile or selinux_label"},
-	{"shm_size", DockerForm, "", "a string with a unit, such as \"1G\"; a number of bytes is refused, and the error says how it is written"},
+	{"shm_size", DockerForm, "", "a string with a unit, such as \"1G\""},
 	{"storage_opt", DockerRefused, "map(string)", "containerd's snapshotters take no options of a task; the container's writable layer lies on the host's disk, without a limit of its own, so write large files to /alloc or a volume"},
 	{"sysctl", DockerSame, "", ""},
 	{"tty", DockerSame, "", ""},

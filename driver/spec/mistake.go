@@ -55,6 +55,9 @@ func (m Mistake) option() string {
 	return m.Key
 }
 
+// All are the mistakes.
+func (m *Mistakes) All() []Mistake { return m.all }
+
 // Err is nil where nothing is wrong.
 func (m *Mistakes) Err() error {
 	if len(m.all) == 0 {

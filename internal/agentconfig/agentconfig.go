@@ -237,3 +237,21 @@ func (p Plugin) valid(body hcl.Body) (cty.Value, error) {
 	}
 	return value, nil
 }
+
+// Value reads a block in JSON, as the API has the config of a task, by a schema. Beside
+// Mistakes it is the value without them; an error is about all of it.
+func Value(schema *hclspec.Spec, text []byte) (cty.Value, Mistakes, error) {
+	file, diags := hclparse.NewParser().ParseJSON(text, "config")
+	if diags.HasErrors() {
+		return cty.NilVal, nil, hcltext.Error(diags)
+	}
+	value, diags := Plugin{Schema: schema}.value(file.Body)
+	var found Mistakes
+	for _, d := range diags {
+		found = append(found, Mistake{Problem: d.Detail})
+	}
+	if !value.IsWhollyKnown() {
+		return cty.NilVal, nil, errors.New(found.Error())
+	}
+	return value, found, nil
+}

@@ -32,6 +32,7 @@ func main() {
 
 var program = command.Program{Name: config.PluginName, Commands: []command.Command{
 	{Name: "validate", Synopsis: "check a configuration", Arguments: command.Files, Run: runValidate},
+	{Name: "validate-job", Synopsis: "check a job's tasks for this driver", Arguments: command.Files, Run: runValidateJob},
 	command.Version(config.PluginName),
 }}
 
