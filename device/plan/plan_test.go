@@ -282,3 +282,18 @@ func TestSlicesUnderMPSTakeVolta(t *testing.T) {
 		}
 	}
 }
+
+func TestSlicesInWhichNoProgramStartsAreNamed(t *testing.T) {
+	for config, want := range map[string]bool{
+		sliced + `slice_memory = "512MiB"`:                         true,
+		sliced + `slice_memory = "576MiB"`:                         false,
+		sliced + "sharing = \"none\"\nslice_memory = \"512MiB\"\n": false,
+	} {
+		m := testMachine(1)
+		c := testConfig(t, config)
+		warnings := strings.Join(Crowded(c, Units(c, testRegistry(), m, quiet()), m), "; ")
+		if strings.Contains(warnings, "slice_memory: 512 MiB are too little for a CUDA program") != want {
+			t.Errorf("%s: warnings are %q", config, warnings)
+		}
+	}
+}

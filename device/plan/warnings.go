@@ -67,7 +67,7 @@ func Empty(c *config.Config, units []*Unit) []string {
 // Crowded warns of devices with more instances than their MPS server takes clients, and of
 // those whose server takes fewer than mps.max_clients.
 func Crowded(c *config.Config, units []*Unit, machine hardware.Machine) []string {
-	var few, crowded alike
+	var few, small, crowded alike
 	for _, u := range units {
 		cuda := machine.Drivers[u.GPU.Vendor].Platform
 		most := MaxClients(c, u, cuda)
@@ -75,12 +75,15 @@ func Crowded(c *config.Config, units []*Unit, machine hardware.Machine) []string
 			few.add(u.Group.String(), "mps.max_clients %d: the MPS server takes %d (compute capability %s, CUDA %s); programs beyond that get a CUDA error",
 				most, can, cmp.Or(u.GPU.ComputeCapability, "unknown"), cmp.Or(cuda, "unknown"))
 		}
+		if text := gpu.TooSmallForMPS(u.GPU.Vendor, u.Sharing.Mechanism, u.Sharing.SliceMiB); text != "" && u.Sharing.Mode == gpu.ModeSlice && u.Offered() {
+			small.add(u.Group.String(), "slice_memory: %s; tasks need several slices", text)
+		}
 		if count := len(u.IDs()); u.Sharing.Mechanism == gpu.SharingMPS && u.Offered() && count > most {
 			crowded.add(u.Group.String(), "%d instances, and an MPS server takes %d CUDA contexts: when they are used up, the instances that are left take no work; make slices larger (slice_memory) unless tasks hold several",
 				count, most)
 		}
 	}
-	return append(few.warnings(), crowded.warnings()...)
+	return slices.Concat(few.warnings(), small.warnings(), crowded.warnings())
 }
 
 // Unmatched warns of what in a configuration concerns no GPU of the machine.

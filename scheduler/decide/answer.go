@@ -52,6 +52,7 @@ func (d *decider) settle(g record.Group, units []blocks.Placed) record.Group {
 		g.Shown.Summary += "; " + text
 		g.Decision.Explanation[0] = g.Shown.Summary
 	}
+	g.Decision.Explanation = append(g.Decision.Explanation, tooSmall(tx, units)...)
 	if blocks.NomadChooses(d.ask) && beyond(tx, model) {
 		g.Decision.Explanation = append(g.Decision.Explanation, unpinned)
 	}
@@ -73,6 +74,21 @@ func beyond(tx *state.Tx, u blocks.Placed) bool {
 		g := &n.Plan.GPUs[t.GPU]
 		return g.Mode == gpu.ModeSlice && t.Slices > 0 && g.Slices/t.Slices*t.Milli > gpu.MilliPerGPU
 	})
+}
+
+// tooSmall warns of shares in which no program starts, each text once.
+func tooSmall(tx *state.Tx, units []blocks.Placed) []string {
+	var texts []string
+	for _, u := range units {
+		for _, t := range u.Usage.Takes {
+			g := &tx.Node(u.Node).Plan.GPUs[t.GPU]
+			text := gpu.TooSmallForMPS(g.Vendor, g.Sharing, t.Slices*g.SliceMiB)
+			if text != "" && g.Mode == gpu.ModeSlice && t.Slices > 0 && !slices.Contains(texts, text) {
+				texts = append(texts, text)
+			}
+		}
+	}
+	return texts
 }
 
 // unpin removes the preferred GPU, which belongs to no particular alloc.
