@@ -14,8 +14,8 @@ import (
 // as it may those of all files without an owner of its own: no mount forbids it and leaves
 // the directory writable. Tasks of other users would then not reach the MPS server.
 
-// shmPause is how long to wait between repairs: a task that changes the mode in a loop gets
-// no loop here.
+// shmPause is how long to wait between two looks: a task that changes modes in a loop, of
+// the directory or of its own files there, causes no loop here.
 const shmPause = time.Millisecond
 
 // restoreShm gives the shared memory its mode and owner, and reports whether it had others.
@@ -56,11 +56,9 @@ func (k *keeper) guardShm(ctx context.Context) error {
 			told = true
 			k.log.Warn("a task changed the mode or the owner of the shared memory, which is restored from now on", "device", k.control.uuid)
 		}
-		if changed {
-			time.Sleep(shmPause)
-		}
 		if _, err := events.Read(buffer); err != nil {
 			return nil // the context has ended
 		}
+		time.Sleep(shmPause)
 	}
 }
