@@ -6,7 +6,7 @@ import "fmt"
 // the limit on an H100 and an H200 with driver 580, and below 576 MiB none starts.
 const leastMPSMemoryMiB = 576
 
-// TooSmallForMPS says what is wrong with a share of memory under MPS in which no CUDA program
+// TooSmallForMPS names the fault of a share of memory under MPS in which no CUDA program
 // starts; empty for other shares.
 func TooSmallForMPS(vendor string, s Sharing, memoryMiB int64) string {
 	if vendor != "nvidia" || s != SharingMPS || memoryMiB >= leastMPSMemoryMiB {
