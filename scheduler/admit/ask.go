@@ -89,6 +89,8 @@ type Ask struct {
 	FallbackAfter gpu.TimeLimit `json:",omitempty"`
 
 	Tasks []TaskAsk // those that need GPUs, in the job's order
+	// Child is set where it is asked for by what was dispatched or forced, which cannot be held.
+	Child bool `json:"-"`
 	// Was is what an earlier admission left in the job; nil if there was none.
 	Was *Earlier
 }

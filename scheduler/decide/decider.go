@@ -266,17 +266,20 @@ func (d *decider) turns() *Window {
 	return d.window
 }
 
-// short decides about a group for which there is room in part: the rest of it waits for
-// room, or all of it is held where Nomad would start it in room that is others'.
+// short decides about a group for which there is too little room: without any, it is held. The rest of
+// one that starts in part waits for room, or all of it is held where Nomad would start it in room
+// that is others'.
 func (d *decider) short(g record.Group, s start, placed int) (record.Group, error) {
 	hold := reservedAway(d.tx, &g)
+	if hold == nil && s.running == 0 && placed == 0 && mayHold(d.tx, d.key, d.ask) {
+		d.tx.ForgetGroup(d.key, d.ask.Group)
+		why := g.Decision.Explanation
+		g = d.held(g, lacksRoom(d.ask))
+		g.Decision.Explanation = append(g.Decision.Explanation, why...)
+		return g, nil
+	}
 	if hold == nil && s.running == 0 {
 		hold = promisedAway(d.groupAsk, &g)
-	}
-	if hold == nil && s.running == 0 && placed == 0 {
-		if hold = d.turns().overtaken(d.tx, d.key, &g).holdOf(d.key); hold == nil {
-			hold = leavesNextPlace(d.groupAsk)
-		}
 	}
 	if hold != nil && s.running == 0 {
 		d.tx.ForgetGroup(d.key, d.ask.Group)
@@ -289,4 +292,16 @@ func (d *decider) short(g record.Group, s start, placed int) (record.Group, erro
 	}
 	waitForRoom(&g, missing, d.ask.Count)
 	return g, nil
+}
+
+// lacksRoom is the hold of a group for which no node has room.
+func lacksRoom(a *admit.Ask) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("no node has room for %s now", a)}
+}
+
+// mayHold reports whether a group may be held until there is room. Nomad takes no change of what is
+// dispatched, and forgets whose child it is of any other that is registered again.
+func mayHold(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
+	j := tx.Job(key)
+	return !a.Child && (j == nil || j.Parent == "") && !tx.Unchangeable(key)
 }

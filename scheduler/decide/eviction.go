@@ -115,7 +115,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Evi
 		return nil
 	}
 	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.at.Usage}}}
-	if g.Decision.Hold == nil {
+	if g.Decision.Hold == nil || heldForRoom(g) {
 		e.Room = room
 	}
 	payable := false
@@ -160,6 +160,11 @@ func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
 // heldForTurn reports whether a group is held because others go before it.
 func heldForTurn(g *record.Group) bool {
 	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForPriority
+}
+
+// heldForRoom reports whether a group whose allocs may start one by one is held for room.
+func heldForRoom(g *record.Group) bool {
+	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForRoom && !g.Ask.Gang
 }
 
 // roomNow reports whether a node without stopping allocs has room for a group.

@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // keptFor is the waiting group that a placement would take its room from; nil for
@@ -89,5 +90,8 @@ func (w *Window) holdAfter(tx *state.Tx, e *Eviction, v *Victim) *admit.Hold {
 			return first.holdOf(v.Job)
 		}
 	}
-	return nil
+	if e.Moves || !mayHold(tx, v.Job, &g.Ask) {
+		return nil
+	}
+	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first"}
 }

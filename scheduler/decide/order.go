@@ -86,7 +86,7 @@ func NewWindow(tx *state.Tx) *Window {
 			continue
 		}
 		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
-		if one.Held == view.WaitsForRoom {
+		if one.Held == view.WaitsForRoom && (g.Ask.Gang || rests(&g, tx.Now())) {
 			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
 		} else {
 			w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)

@@ -65,7 +65,7 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 		all   place.Charge
 	}
 	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
-	for w := range tx.WaitingFor(view.WaitsForQuota) {
+	for w := range tx.WaitingFor(view.WaitsForQuota, view.WaitsForRoom) {
 		r := tx.Record(w.Job)
 		if r == nil || w.Job == a.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, a.queue.Name) || !goesFirst(tx, w.Turn, turn) {
 			continue

@@ -33,7 +33,7 @@ func rests(g *record.Group, now time.Time) bool {
 
 // wentBack reports whether the last attempt was that Nomad started a gang in part.
 func wentBack(g *record.Group) bool {
-	return g.Ask.Gang && g.Attempts.Times > 0 && g.Attempts.Missing == 0
+	return g.Attempts.Times > 0 && g.Attempts.Missing == 0
 }
 
 // restHold says why a gang went back, and when it is tried again.

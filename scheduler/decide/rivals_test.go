@@ -21,7 +21,7 @@ import (
 func evict(s *servicetest.Service, a admit.Ask) (e *decide.Eviction) {
 	s.State.Do(func(tx *state.Tx) {
 		g := tx.Record(servicetest.KeyOf(a)).Groups[a.Group]
-		if g.Decision.Hold != nil {
+		if h := g.Decision.Hold; h != nil && (g.Ask.Gang || h.Kind != view.WaitsForRoom) {
 			e = decide.EvictForAll(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx))
 			return
 		}

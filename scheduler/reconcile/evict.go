@@ -168,11 +168,6 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 			return fmt.Errorf("have job %q wait for its quota: %w", y.Job, err)
 		}
 	}
-	if item.Revision.Prefer != "" {
-		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
-			return err
-		}
-	}
 	for _, r := range e.Rivals {
 		_, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()})
 		if r.BestEffort {
@@ -183,6 +178,11 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 	}
 	if err := l.keepOff(ctx, e); err != nil {
 		return err
+	}
+	if item.Revision.Prefer != "" {
+		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
+			return err
+		}
 	}
 	if len(item.Revision.RoomMade) > 0 {
 		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {

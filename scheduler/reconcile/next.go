@@ -214,7 +214,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
-	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
+	} else if !decide.GoesBack(tx, w.Job, g) && !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
 		if f.widens(tx, g, w) {
 			f.widened = tx.Now()
 			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
@@ -326,7 +326,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
 		return nil
-	case hold != nil && (g.Ask.Gang && hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
+	case hold != nil && (hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
 	case hold != nil && hold.Kind == view.WaitsForPriority:
 		q.what = lookForOther
 	case hold != nil && hold.Kind != view.WaitsForQuota:
@@ -348,7 +348,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // a held group is let go as one
+		if hold != nil && (g.Ask.Gang || w.Missing > 1 && hold.Kind != view.WaitsForRoom) { // a held group is let go as one
 			e = decide.EvictForAll(tx, w.Job, g, f.turns(tx))
 		} else {
 			e = decide.Evict(tx, w.Job, g, f.turns(tx))
@@ -360,7 +360,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	}
 	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // stopping allocs leave enough
-		if hold == nil { // a held group is let go when the room is there
+		if hold == nil || hold.Kind == view.WaitsForRoom && !g.Ask.Gang { // a held group is let go when the room is there
 			for _, p := range e.Promises {
 				p.Assume(tx)
 			}

@@ -89,7 +89,7 @@ func becomeChild(job *admit.Job, s *submission) error {
 		dispatch.Meta, dispatch.Priority = nil, 0 // Nomad refuses it
 	}
 	for i := range job.Asks {
-		job.Asks[i].Later = false
+		job.Asks[i].Later, job.Asks[i].Child = false, true
 		job.Asks[i].Priority = cmp.Or(dispatch.Priority, job.Asks[i].Priority)
 	}
 	if len(job.Asks) == 0 {
