@@ -136,16 +136,17 @@ func withoutStopping(tx *state.Tx) func() {
 // device blocks, which only count when they are not to be rewritten.
 func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
 	tx, parts, banned, tries := a.tx, a.parts, map[string]bool{}, blocks.Tries
-	if heldForTurn(g) {
+	inTurn := heldForTurn(g) || heldForRoom(g)
+	if inTurn {
 		tries += turns.MostKept
 		defer window.bookFree(a)()
 	}
 	for range tries {
 		room, at, err := preempt(tx, parts, banned, tx.Config().Preemption.MinGap)
 		switch {
-		case err == nil && heldForTurn(g) && !window.leaves(a, room):
-		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.at.Node, g):
-			return nil // Nomad is about to use it
+		case err == nil && inTurn && !window.leaves(a, room):
+		case err == nil && len(room.victims) == 0 && (g.Decision.Hold == nil || heldForRoom(g)) && roomNow(tx, room.at.Node, g):
+			return nil // it is about to be used
 		case err == nil && (rewrite || servesAfter(tx, room, g)):
 			room.rewrite, room.parts = rewrite, parts
 			return room

@@ -115,8 +115,9 @@ func TestWhatItsQueueDoesNotAllowIsNoRoom(t *testing.T) {
 			for i := range 2 {
 				s.Run(high, fmt.Sprintf("alloc-high-%d", i), "b", i, 0, 16)
 			}
+			rival.Child = true // else it would be held
 			for _, a := range []admit.Ask{rival, waits} {
-				if d := s.Submit(t, a); d.Hold != nil {
+				if d := s.Submit(t, a); (d.Hold != nil) == a.Child {
 					t.Fatalf("%s: held %+v", a.JobID, d.Hold)
 				}
 				s.Register(a)

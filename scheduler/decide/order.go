@@ -82,7 +82,7 @@ func NewWindow(tx *state.Tx) *Window {
 			continue
 		}
 		g, known := r.Groups[one.Group]
-		if !known {
+		if !known || tx.Assumed(one.Job, one.Group) >= one.Missing { // its room is booked
 			continue
 		}
 		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g), ask: &g.Ask}

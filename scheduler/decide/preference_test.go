@@ -119,7 +119,7 @@ func TestFirstAvailableIsPlanned(t *testing.T) {
 			t.Errorf("job %d goes to %v: %v", i, d.Preferred, d.Explanation)
 		}
 	}
-	if d := b.Submit(t, ask("2")); len(d.Preferred) != 0 || d.Outcome != "waits" {
+	if d := b.Submit(t, ask("2")); len(d.Preferred) != 0 || d.Outcome != "held" {
 		t.Errorf("the third goes to %v: %+v", d.Preferred, d)
 	}
 }

@@ -234,7 +234,7 @@ func TestTasksThatFitNowhereTogetherWait(t *testing.T) {
 		}
 		a := servicetest.Ask("job", "1", 1)
 		second(&a, "1")
-		if d := s.Submit(t, a); len(d.Preferred) > 0 || d.Outcome != "waits" || len(s.AllAssumed()) > 0 {
+		if d := s.Submit(t, a); len(d.Preferred) > 0 || d.Outcome != "held" || len(s.AllAssumed()) > 0 {
 			t.Errorf("%d nodes: %+v", nodes, d)
 		}
 		if d := s.Submit(t, servicetest.Ask("one", "1", nodes)); len(d.Preferred) != nodes {

@@ -178,10 +178,10 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 			tx.NoteDecision(g.Shown)
 		}
 	}
-	if !a.Later {
-		g.Decision.Candidates = candidates(tx, &g)
-	}
 	if !r.Retry {
+		if !a.Later {
+			g.Decision.Candidates = candidates(tx, &g)
+		}
 		return g, nil
 	}
 	g, err := retry(tx, key, a, g)

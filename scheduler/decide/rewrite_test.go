@@ -52,7 +52,7 @@ func waitingJob(t *testing.T, b *servicetest.Service) admit.Ask {
 	}
 	b.Register(a)
 	b.Block(a, 1)
-	if p := b.Cluster(t).Pending; len(p) != 1 || strings.Count(p[0].Reason, "wait for room") != 1 {
+	if p := b.Cluster(t).Pending; len(p) != 1 || strings.Count(p[0].Reason, "no node has room for 1 now") != 1 {
 		t.Errorf("the reason is not told once: %+v", p)
 	}
 	b.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 1)}}, b.Index)

@@ -87,7 +87,7 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		rival    string // what it asks for
 		priority int
 		gang     bool
-		first    bool // it came before the gang
+		child    bool // it was dispatched, and cannot be held
 		plain    bool // it came around the service
 		change   func(s *servicetest.Service, a admit.Ask)
 		kept     bool
@@ -96,21 +96,17 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		bestEffort bool
 		capped     int // the priority that counts of it: its queue was bounded after it was dispatched
 	}{
-		"of the same priority":                    {rival: "1", priority: 50, kept: true},
-		"of a lower one":                          {rival: "1", priority: 30, kept: true, bestEffort: true},
 		"of a lower one, on other candidates":     {rival: "1", priority: 30, change: candidates("id-b")},
-		"of a lower one, on these candidates":     {rival: "1", priority: 30, change: candidates("id-a", "id-b"), kept: true, bestEffort: true},
 		"of a lower one, which was promised room": {rival: "1", priority: 30, change: promised},
 		"of a lower one, which cannot change":     {rival: "1", priority: 30, change: dispatched},
-		"of a lower one, that came before a gang": {rival: "1", priority: 30, gang: true, first: true, kept: true},
 		"of a lower one, that is held for a gang": {rival: "1", priority: 30, gang: true},
 		"which needs more than is there":          {rival: "2", priority: 50},
 		"which waits for something else":          {rival: "1", priority: 50, change: heldBack},
 		"around the service":                      {rival: "1", priority: 50, plain: true, kept: true},
 		"around the service, for something else":  {rival: "2", priority: 50, plain: true},
-		"which cannot be changed":                 {rival: "1", priority: 50, change: dispatched, none: true},
-		"of a higher one, which does not count":   {rival: "1", priority: 100, change: dispatched, capped: 20},
-		"of a higher one, of which less counts":   {rival: "1", priority: 100, change: dispatched, capped: 50, none: true},
+		"which cannot be changed":                 {rival: "1", priority: 50, child: true, change: dispatched, none: true},
+		"of a higher one, which does not count":   {rival: "1", priority: 100, child: true, change: dispatched, capped: 20},
+		"of a higher one, of which less counts":   {rival: "1", priority: 100, child: true, change: dispatched, capped: 50, none: true},
 		"of a lower one, which cannot be changed": {rival: "1", priority: 30, gang: true, change: dispatched},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,9 +122,7 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			if row.capped > 0 {
 				rival.Namespace = "team"
 			}
-			if row.first {
-				s.Submit(t, rival)
-			}
+			rival.Child = row.child
 			var a admit.Ask
 			if row.gang {
 				a = gang("waits", 1, 50)
@@ -150,9 +144,7 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			if row.plain {
 				s.Show(rival, false)
 			} else {
-				if !row.first {
-					s.Submit(t, rival)
-				}
+				s.Submit(t, rival)
 				s.Register(rival)
 			}
 			s.Block(rival, 1)
@@ -229,7 +221,12 @@ func TestHowManyRivalsAreKeptOff(t *testing.T) {
 				}
 			}
 			for i := range 30 {
-				s.Waits(t, fmt.Sprintf("rival%02d", i), row.rivals, 20+(i*7)%30)
+				rival := servicetest.Ask(fmt.Sprintf("rival%02d", i), row.rivals, 1)
+				rival.Child, rival.Priority = true, 20+(i*7)%30 // else it would be held
+				s.Submit(t, rival)
+				s.Register(rival)
+				s.Block(rival, 1)
+				s.Pass(servicetest.Settled)
 			}
 			a := s.Waits(t, "waits", "1", 90)
 			if row.ending {
@@ -298,7 +295,7 @@ func TestARivalThatRepeatsIsLeftAlone(t *testing.T) {
 		"a lower one, at first":           {30, time.Minute, true, false},
 		"a lower one, later":              {30, 2 * time.Hour, true, true},
 		"one of the same, at first":       {50, time.Minute, false, false},
-		"one of the same priority, later": {50, 2 * time.Hour, true, true},
+		"one of the same priority, later": {50, 2 * time.Hour, false, false}, // it is its turn,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))

@@ -61,7 +61,7 @@ func TestPreemptionIsOnlySpokenOfWhereItIsDone(t *testing.T) {
 		if len(v.Reasons) != 1 || v.Reasons[0].Preempted != want || strings.Contains(strings.Join(d.Explanation, "\n"), "after preempting") != (want > 0) {
 			t.Errorf("enabled %s: %+v, %q", enabled, v.Reasons, d.Explanation)
 		}
-		if v.Outcome != view.Waits || v.Summary != "1 of 1 allocs wait for room" || d.Explanation[0] != v.Summary {
+		if v.Outcome != view.Held || v.Summary != "waits for room: no node has room for 8G now" || d.Explanation[0] != v.Summary {
 			t.Errorf("enabled %s: %+v, %q", enabled, v, d.Explanation)
 		}
 	}

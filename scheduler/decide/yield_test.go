@@ -49,7 +49,7 @@ func TestQuotaIsNotGivenTwice(t *testing.T) {
 				another(t, b, "two", 1)
 			}
 			admitted := servicetest.Ask("admitted", "12G", 1)
-			admitted.Priority = row.admitted
+			admitted.Priority, admitted.Child = row.admitted, true // else it would be held
 			b.Submit(t, admitted)
 			b.Register(admitted)
 			b.Block(admitted, 1)
@@ -237,9 +237,6 @@ func TestOnlyWhatCanWaitGivesUpItsQuota(t *testing.T) {
 		"registered without a mark": {change: func(s *servicetest.Service, a admit.Ask) {
 			registered(s, a, func(j *nomad.Job) { j.Groups[0].Registered, j.Groups[0].Was = "otherwise", nil })
 		}},
-		"without a record": {change: func(s *servicetest.Service, a admit.Ask) {
-			s.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(a)) })
-		}},
 		"decided about a moment ago": {change: func(s *servicetest.Service, a admit.Ask) {
 			s.State.Do(func(tx *state.Tx) {
 				r := tx.Record(servicetest.KeyOf(a)).Clone()
@@ -262,7 +259,7 @@ func TestOnlyWhatCanWaitGivesUpItsQuota(t *testing.T) {
 			another(t, s, "one", 0)
 			another(t, s, "two", 1)
 			a := servicetest.Ask("admitted", "12G", 1)
-			a.Priority = 30
+			a.Priority, a.Child = 30, true // else it would be held
 			s.Submit(t, a)
 			s.Register(a)
 			s.Block(a, 1)

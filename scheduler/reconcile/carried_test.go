@@ -239,7 +239,7 @@ func TestVictimsAreKeptOffWhatTheyLeave(t *testing.T) {
 		group, hold, exclude, prefer, whom string
 	}
 	var got []change
-	for _, r := range w.revised[1:] { // the first is of the one that waits
+	for _, r := range w.revised[:len(w.revised)-1] { // the last is of the one that waits
 		c := change{group: r.Group, exclude: strings.Join(r.Exclude, " "), prefer: r.Prefer, whom: r.For}
 		if r.Hold != nil {
 			c.hold = r.Hold.Kind

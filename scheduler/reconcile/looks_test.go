@@ -78,7 +78,7 @@ func TestHowManyAreAlignedInARow(t *testing.T) {
 		a := servicetest.Ask(fmt.Sprint("drifted-", i), "8G", 1)
 		d := b.Submit(t, a)
 		was := servicetest.WasOf(d)
-		was.Candidates = []string{"none"}
+		was.Hold = "" // it was let go
 		b.Block(b.RegisterAs(a, was), 1)
 	}
 	b.Waits(t, "high", "1", 80)
@@ -100,13 +100,14 @@ func TestWhenSomethingIsEvicted(t *testing.T) {
 		wait   time.Duration
 		then   func(b *servicetest.Service, a admit.Ask)
 		config string
+		child  bool
 		due    bool
 	}{
 		"after two seconds":    {wait: 2 * time.Second, due: true},
 		"a moment before":      {wait: 2*time.Second - 1},
 		"room is promised":     {wait: 3 * time.Second, then: func(b *servicetest.Service, a admit.Ask) { promisedTo(b, a) }},
 		"no work is evicted":   {wait: 3 * time.Second, config: "preemption {\n enabled = false\n}\n"},
-		"it cannot be changed": {wait: 3 * time.Second, then: func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }, due: true},
+		"it cannot be changed": {wait: 3 * time.Second, child: true, then: func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }, due: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.config == "" {
@@ -116,7 +117,7 @@ func TestWhenSomethingIsEvicted(t *testing.T) {
 			b.Tenant(t, "low", 20, "a", 0, 0, 16)
 			b.LetTimePass()
 			a := servicetest.Ask("high", "1", 1)
-			a.Priority = 80
+			a.Priority, a.Child = 80, row.child
 			b.Submit(t, a)
 			b.Register(a)
 			b.Block(a, 1)

@@ -191,8 +191,8 @@ func TestEvictionGoesInAnOrderInWhichTheRoomCannotGoAstray(t *testing.T) {
 	run(t, w, time.Second)
 	want := []string{
 		"assume",
-		`revise high prefer="n1" exclude="" for=""`, "register high", "settle high true",
 		`revise low prefer="" exclude="n1" for="default/high"`, "register low", "settle low true",
+		`revise high prefer="n1" exclude="" for=""`, "register high", "settle high true",
 		"stop a1", "stop a2",
 	}
 	if !slices.Equal(w.script, want) {
@@ -456,8 +456,8 @@ func TestReliefMovesBeforeWhatWaitsStarts(t *testing.T) {
 	run(t, w, c.Rebalance.Interval+2*resync)
 	want := []string{
 		"assume",
-		`revise high prefer="n1" exclude="" for=""`, "register high", "settle high true",
 		`revise low prefer="n2" exclude="n1" for="default/high"`, "register low", "settle low true",
+		`revise high prefer="n1" exclude="" for=""`, "register high", "settle high true",
 		"stop a1",
 	}
 	if !slices.Equal(w.script, want) || len(w.told) != 1 || w.told[0].Kind != "move" || w.told[0].For != "default/high" {

@@ -364,6 +364,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 			for _, p := range e.Promises {
 				p.Assume(tx)
 			}
+			f.window = nil // what comes after it may have that room no more
 		}
 		return nil
 	}

@@ -385,8 +385,7 @@ func TestWhenAJobFallsBack(t *testing.T) {
 	}
 }
 
-// For what Nomad may start alloc by alloc room is made for one at a time; for what is held, for all
-// of it at once.
+// For what may start alloc by alloc room is made for one at a time; for a gang, for all of it at once.
 func TestRoomIsMadeForOneAtATime(t *testing.T) {
 	for hold, victims := range map[bool]int{false: 1, true: 2} {
 		b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2))
@@ -395,7 +394,7 @@ func TestRoomIsMadeForOneAtATime(t *testing.T) {
 		}
 		a := servicetest.Ask("high", "1", 2)
 		a.Priority, a.Gang = 80, hold
-		if d := b.Submit(t, a); (d.Hold != nil) != hold {
+		if d := b.Submit(t, a); d.Hold == nil || d.Hold.Kind != view.WaitsForRoom {
 			t.Fatalf("held: %+v", d.Hold)
 		}
 		b.Register(a)

@@ -183,6 +183,7 @@ func TestAChildIsTreatedLikeAnyJob(t *testing.T) {
 			t.Error("it counts as submitted around the service")
 		}
 		b.Register(c)
+		changed(b, c, func(j *nomad.Job) { j.Parent = parent.JobID })
 		b.LetTimePass()
 		due := b.Next(nil, true)
 		if due == nil || due.Evict == nil || due.Evict.Victims[0].AllocID != "alloc-low" {

@@ -234,7 +234,7 @@ func TestAGangOnNodesOfItsOwnEvicts(t *testing.T) {
 	}
 }
 
-// What is evicted is registered twice, to leave the node out and to take it back in.
+// What is evicted is registered twice, to wait and to start again.
 func TestAnEvictionRegistersTheVictimTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRun(t, 1, 1, noMinimum)
@@ -242,8 +242,13 @@ func TestAnEvictionRegistersTheVictimTwice(t *testing.T) {
 		h.seconds(10)
 		h.submit(t.Context(), plainly("high", 1, 90, ""))
 		h.seconds(600)
-		if n := len(h.jobs["c/low"].versions) - 1; n != 2 || h.running() != "c/high" {
+		if n := len(h.jobs["c/low"].versions) - 1; n != 1 || h.running() != "c/high" {
 			t.Errorf("the victim was registered %d times more; %s run", n, h.running())
+		}
+		h.stop(h.jobs["c/high"])
+		h.seconds(600)
+		if low, high := len(h.jobs["c/low"].versions), len(h.jobs["c/high"].versions); low != 3 || high != 2 || h.running() != "c/low" {
+			t.Errorf("the victim was registered %d times, what it left for %d times; %s run", low, high, h.running())
 		}
 	})
 }

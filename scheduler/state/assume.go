@@ -17,6 +17,9 @@ func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
 
 func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
 	u.ID, u.Pinned = tx.promises.freeID(key, group), true
+	if j := tx.Job(key); j != nil {
+		u.Ends = j.Type == "batch"
+	}
 	tx.bookAssumed(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
 }
 

@@ -25,7 +25,7 @@ func TestPlacementsCountUntilNomadShowsThem(t *testing.T) {
 	}
 	// Nomad does not show the first job yet, and still its room is gone.
 	second := servicetest.Ask("second", "10G", 1)
-	if d := b.Submit(t, second); len(d.Preferred) != 0 || d.Hold != nil || !strings.Contains(strings.Join(d.Explanation, " "), "wait for room") {
+	if d := b.Submit(t, second); len(d.Preferred) != 0 || d.Hold == nil || d.Hold.Kind != view.WaitsForRoom {
 		t.Errorf("the second job was given the same room: %+v", d)
 	}
 	b.Register(first)
