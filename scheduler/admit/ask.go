@@ -89,7 +89,7 @@ type Ask struct {
 	FallbackAfter gpu.TimeLimit `json:",omitempty"`
 
 	Tasks []TaskAsk // those that need GPUs, in the job's order
-	// Child is set where it is asked for by what was dispatched or forced, which cannot be held.
+	// Child is set for jobs that were dispatched or forced: they cannot be held.
 	Child bool `json:"-"`
 	// Was is what an earlier admission left in the job; nil if there was none.
 	Was *Earlier

@@ -299,8 +299,8 @@ func lacksRoom(a *admit.Ask) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("no node has room for %s now", a)}
 }
 
-// mayHold reports whether a group may be held until there is room. Nomad takes no change of what is
-// dispatched, and forgets whose child it is of any other that is registered again.
+// mayHold reports whether a group may be held until there is room. Nomad takes no change of a dispatched
+// job, and forgets the parent of any other child that is registered again.
 func mayHold(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
 	j := tx.Job(key)
 	return !a.Child && (j == nil || j.Parent == "") && !tx.Unchangeable(key)

@@ -56,6 +56,8 @@ type modelRun struct {
 	dispatched     int // jobs
 	above, longest int // seconds that queue a has been above its bound, and was at most
 	odd, part      *rand.Rand
+	unheld         map[string]int // seconds that a group has waited in Nomad
+	waited         []string       // those that did for too long
 }
 
 // lead starts a replica that knows nothing but what is stored and what Nomad says.
@@ -78,6 +80,7 @@ func (h *modelRun) second(ctx context.Context) {
 	time.Sleep(time.Second)
 	h.believed.Heard()
 	h.loop.round(ctx)
+	h.noteWaiting()
 	h.pass()
 	h.above++
 	if h.used("a")-h.leaving("a") <= 32 {
@@ -417,6 +420,9 @@ func history(t *testing.T, seed uint64, kind historyKind, sum *figures) {
 		}
 		if h.again > 0 {
 			t.Errorf("seed %d: a job that had ended was registered again %d times", seed, h.again)
+		}
+		if len(h.waited) > 0 {
+			t.Errorf("seed %d: what could start at any time waited in Nomad: %v", seed, h.waited)
 		}
 		if len(h.repeated) > 0 {
 			t.Errorf("seed %d: what had completed was run again: %v", seed, h.repeated)

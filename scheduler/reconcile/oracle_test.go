@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -140,4 +141,39 @@ func (h *modelRun) inVain(log []string) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// waitingInNomad is for how long a group may wait in Nomad without a hold and without room that is booked
+// for it: until the next look of the loop, after a pause where the last one could not help it.
+const waitingInNomad = 15
+
+// noteWaiting notes what waits in Nomad, where it could start at any time: no hold keeps it, and its room
+// is not booked. The rest of what runs in part is let be, and so is what may not be registered again,
+// what came around the service, and what Nomad refuses for a reason of its own.
+func (h *modelRun) noteWaiting() {
+	if h.unheld == nil {
+		h.unheld = map[string]int{}
+	}
+	before := maps.Clone(h.unheld)
+	clear(h.unheld)
+	h.believed.Do(func(tx *state.Tx) {
+		for _, j := range h.jobs {
+			for group, missing := range j.blocked {
+				r := tx.Record(j.key)
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || h.holds(j) > 0 || h.refused(j) || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
+					continue
+				}
+				g, known := r.Groups[group]
+				registered := j.job.LookupTaskGroup(group)
+				held := slices.ContainsFunc(constraintsOf(registered), func(c string) bool { return strings.Contains(c, ": waits for ") })
+				if !known || held || len(registered.Tasks[0].Resources.Devices) == 0 || tx.Assumed(j.key, group) >= missing {
+					continue
+				}
+				name := j.key.String() + "/" + g.Ask.Group
+				if h.unheld[name] = before[name] + 1; h.unheld[name] == waitingInNomad {
+					h.waited = append(h.waited, fmt.Sprintf("%s %s: %v", time.Now().Format("04:05"), name, constraintsOf(registered)))
+				}
+			}
+		}
+	})
 }
