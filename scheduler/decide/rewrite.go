@@ -19,7 +19,7 @@ func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	return err == nil && len(a.parts) > 0 && fitsNow(without(a, g.Excluded))
 }
 
-// GoesBack reports whether a group that was let go, and of which nothing runs, has no room any more:
+// GoesBack reports whether a group that was let go, but has not started, has no room any more:
 // it waits in its place again, or goes where there is some.
 func GoesBack(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	return places(&g.Ask) && !g.Ask.Gang && g.Decision.Hold == nil && tx.Live(key, g.Ask.Group) == 0 && mayHold(tx, key, &g.Ask) && !HasRoom(tx, g)
