@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
@@ -63,6 +64,8 @@ type rig struct {
 	interval string
 	// firstWait is for MPS daemons before the first fingerprint, in place of the usual one.
 	firstWait time.Duration
+	// client stands in for the state of Nomad's client.
+	client func() (*plan.Client, error)
 }
 
 // newRig is for a test that runs beside others: they mostly wait.
@@ -90,6 +93,9 @@ func (r *rig) start(topology, config string) {
 		r.t.Fatal(err)
 	}
 	if r.service != nil {
+		if r.client != nil {
+			r.service.reconciler.inputs.client = r.client
+		}
 		r.service.reconciler.published.wait = cmp.Or(r.firstWait, firstWait)
 		r.service.begin(ctx, claimant{})
 	}

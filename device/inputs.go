@@ -1,7 +1,10 @@
 package device
 
 import (
+	"fmt"
 	"maps"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
@@ -11,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
+	"github.com/nomad-gpu/nomad-gpu/internal/clientstate"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -27,7 +31,34 @@ type inputSource struct {
 	observer     fleet.Observer
 	// server tells the processes of MPS daemons.
 	server func(pid int) bool
+	// client reads the state of Nomad's client.
+	client func() (*plan.Client, error)
 	now    func() time.Time
+}
+
+// readClient reads the state of the client that started this process.
+func readClient() (*plan.Client, error) {
+	path, err := clientstate.Find(os.Getppid())
+	if err != nil {
+		return nil, fmt.Errorf("GPUs keep their layout, since no order reaches this node: %w", err)
+	}
+	view, err := clientstate.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	meta, err := view.Meta()
+	if err != nil {
+		return nil, err
+	}
+	c := &plan.Client{Orders: map[string]string{}}
+	for key, value := range meta {
+		if uuid, order := strings.CutPrefix(key, gpu.MIGOrderMeta); order {
+			c.Orders[uuid] = value
+		}
+	}
+	c.Devices, err = view.Devices()
+	return c, err
 }
 
 // gather gathers what a plan depends on.
@@ -42,16 +73,23 @@ func (s *inputSource) gather(machine hardware.Machine) plan.Inputs {
 	}
 	live, recent, reservationsErr := s.reservations.Look(leases, s.now())
 	s.report("reservations", reservationsErr)
+	given := occupancy.Merge(map[string]occupancy.Holder{}, recent)
 	now := plan.Inputs{
-		Holders: occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, s.now()))),
-		Recent:  occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, s.now().Add(-s.config.ModeChangeDelay)))),
-		Busy:    map[string]string{},
-		Cordons: cordons,
-		Faults:  map[string][]gpu.Fault{},
+		Reserved: occupancy.Merge(given, occupancy.Holders(occupancy.LiveAfter(leases, s.now()))),
+		Holders:  occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, s.now()))),
+		Recent:   occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, s.now().Add(-s.config.ModeChangeDelay)))),
+		Busy:     map[string]string{},
+		Cordons:  cordons,
+		Faults:   map[string][]gpu.Fault{},
 
 		Tasks:        occupancy.TasksOn(occupancy.LiveAfter(leases, s.now())),
 		Leases:       leases,
 		LeasesReadAt: leasesReadAt,
+	}
+	if err == nil && s.config.FollowsDemand() {
+		now.Client, err = s.client()
+		s.report("state of Nomad's client", err)
+		err = nil
 	}
 	for _, uuid := range s.registry.GPUs() {
 		now.Faults[uuid] = s.health.Faults(uuid)

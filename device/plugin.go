@@ -151,6 +151,8 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.reconciler.published.reserving.RLock()
+	defer s.reconciler.published.reserving.RUnlock()
 	latest := s.reconciler.published.latest.Load()
 	if latest == nil {
 		return nil, errEarly

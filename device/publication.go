@@ -25,6 +25,8 @@ type publication struct {
 // publisher hands the latest publication to Reserve, Stats and Fingerprint.
 type publisher struct {
 	latest atomic.Pointer[publication]
+	// reserving is held for reading while instances are handed out.
+	reserving sync.RWMutex
 
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, when Nomad would see a difference
@@ -56,6 +58,13 @@ func (p *publisher) early(units []*plan.Unit, now time.Time, wake func()) bool {
 		p.deadline.Do(func() { time.AfterFunc(p.wait, wake) })
 	}
 	return waiting
+}
+
+// settled waits until nothing is handed out by a publication before the latest: what it handed
+// out is noted among the reservations then.
+func (p *publisher) settled() {
+	p.reserving.Lock()
+	defer p.reserving.Unlock()
 }
 
 // publish makes the units visible, and wakes Fingerprint if Nomad would see a

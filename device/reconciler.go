@@ -85,6 +85,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.observations.observe(machine)
 	r.listener.watch(ctx, machine)
 	r.observations.forget(machine)
+	r.published.settled()
 	inputs := r.inputs.gather(machine)
 	units := plan.Units(r.config, r.registry, machine, inputs)
 	r.logOnce.report("device registry", r.registry.Save())
@@ -96,6 +97,11 @@ func (r *reconciler) reconcile(ctx context.Context) {
 		})
 	}
 	r.preparer.Prepare(units, machine, inputs)
+	for _, u := range units {
+		if u.Instance == nil && u.Demand != nil && u.Demand.Doing == "" {
+			r.registry.Prune(u.UUID, u.GPU.Partitions)
+		}
+	}
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake.pull) {
 		r.published.publish(plan.TraitsOf(machine, units), units)

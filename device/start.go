@@ -117,7 +117,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform, cgroup
 			server: daemons.Server, startOf: processStart, now: now, pause: c.Health.Interval / 2,
 			outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}},
 		inputs: &inputSource{report: report, config: c, registry: known, cordons: cordons, reservations: reservations, state: state, health: tracker,
-			observer: p.Observer, server: daemons.Server, now: now},
+			observer: p.Observer, server: daemons.Server, client: readClient, now: now},
 		preparer: prepare.New(prepare.Options{Log: log, Report: report, Config: c, Platform: p, State: state, Releases: registry.OpenReleases(c.DataDir), Cordons: cordons,
 			Daemons: daemons, Cgroups: cgroups, Wake: wake.pull, Now: now}),
 		published: newPublisher(now()), worked: map[string]bool{}, wake: wake,

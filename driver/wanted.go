@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"google.golang.org/grpc"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/clientstate"
+	"github.com/nomad-gpu/nomad-gpu/internal/clientstate"
 )
 
 // wantedPeriod is how often the driver looks whether Nomad still wants the tasks

@@ -93,7 +93,11 @@ func parse(raw rawConfig) (*Config, error) {
 	}
 	c.Fallback = p.sharing("", raw.rawSharing, Sharing{})
 	for i, r := range raw.GPUs {
-		c.Rules = append(c.Rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.Fallback))
+		rule := p.rule(fmt.Sprintf("gpu[%d].", i), r, c.Fallback)
+		if rule.Demand != nil {
+			rule.Demand.Rule = i
+		}
+		c.Rules = append(c.Rules, rule)
 	}
 	p.needHAMi(c)
 	p.checkSuspend(c.Fallback, c.Rules, c.Seats)
@@ -214,10 +218,45 @@ func (p *parser) rule(key string, raw rawRule, fallback Sharing) Rule {
 		p.profile(fmt.Sprintf("%sprofiles[%d]", key, i), name)
 	}
 	r.Profiles = raw.Profiles
+	r.Demand = p.demand(key, raw, r)
 	for i, m := range raw.MIG {
 		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.Sharing))
 	}
 	return r
+}
+
+// layoutDemand is the layout of a GPU that follows demand.
+const layoutDemand = "demand"
+
+func (p *parser) demand(key string, raw rawRule, r Rule) *Demand {
+	layout := "declared"
+	if raw.Layout != nil {
+		layout = p.oneOf(key+"layout", *raw.Layout, "declared", layoutDemand)
+	}
+	if layout != layoutDemand {
+		if raw.Demand != nil {
+			p.fail("%sdemand is for layout = %q, the layout is %q", key, layoutDemand, layout)
+		}
+		return nil
+	}
+	if r.Sharing.Mode != gpu.ModeMIG {
+		p.fail("%slayout %q is for mode \"mig\", the mode is %q", key, layout, r.Sharing.Mode)
+	}
+	d := &Demand{AtOnce: 1, PerDay: 24}
+	if raw.Demand == nil {
+		return d
+	}
+	atOnce, perDay := int64(d.AtOnce), int64(d.PerDay)
+	p.number(key+"demand.at_once", &raw.Demand.AtOnce, &atOnce, 1, 64)
+	p.number(key+"demand.per_day", &raw.Demand.PerDay, &perDay, 1, 1000)
+	d.AtOnce, d.PerDay, d.Least = int(atOnce), int(perDay), raw.Demand.Least
+	for i, name := range d.Least {
+		p.profile(fmt.Sprintf("%sdemand.least[%d]", key, i), name)
+		if !r.Allows(name) {
+			p.fail("%sdemand.least[%d] %q is not one of profiles", key, i, name)
+		}
+	}
+	return d
 }
 
 // profileName is how NVIDIA names MIG profiles: "1g.10gb", "1g.10gb+me"; modeName is how
@@ -317,4 +356,9 @@ func (c *Config) RuleFor(g hardware.GPU, index int) Rule {
 		}
 	}
 	return Rule{vendor: g.Vendor, Sharing: c.Fallback.fit(g.Vendor)}
+}
+
+// FollowsDemand reports whether the layout of any GPU follows demand.
+func (c *Config) FollowsDemand() bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Demand != nil })
 }

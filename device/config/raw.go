@@ -48,8 +48,17 @@ type rawRule struct {
 	Model  *string `codec:"model"`
 	Vendor *string `codec:"vendor"`
 	rawSharing
-	Profiles []string `codec:"profiles"`
-	MIG      []rawMIG `codec:"mig"`
+	Layout   *string    `codec:"layout"`
+	Demand   *rawDemand `codec:"demand"`
+	Profiles []string   `codec:"profiles"`
+	MIG      []rawMIG   `codec:"mig"`
+}
+
+// rawDemand bounds a layout that follows demand.
+type rawDemand struct {
+	Least  []string `codec:"least"`
+	AtOnce int64    `codec:"at_once"`
+	PerDay int64    `codec:"per_day"`
 }
 
 type rawMIG struct {

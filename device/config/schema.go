@@ -65,7 +65,16 @@ var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"timeslice":     hclspec.NewAttr("timeslice", "string", false),
 	"compute_burst": hclspec.NewAttr("compute_burst", "string", false),
 	"profiles":      hclspec.NewAttr("profiles", "list(string)", false),
+	"layout":        hclspec.NewAttr("layout", "string", false),
+	"demand":        hclspec.NewBlock("demand", false, demandSchema),
 	"mig":           hclspec.NewBlockList("mig", migSchema),
+})
+
+// demandSchema bounds how a MIG layout follows demand.
+var demandSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"least":   withDefault("least", "list(string)", `[]`),
+	"at_once": withDefault("at_once", "number", `1`),
+	"per_day": withDefault("per_day", "number", `24`),
 })
 
 // migSchema says how MIG instances of a profile are offered.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
@@ -126,7 +127,35 @@ type Rule struct {
 	selector
 	Sharing   Sharing
 	Profiles  []string
+	Demand    *Demand // nil: the layout is the operator's
 	instances []migRule
+}
+
+// Demand bounds a MIG layout that follows demand: Rule.Profiles are then those that may be
+// made, without any all whose names have no suffix.
+type Demand struct {
+	// Rule is the position of the rule: Least and AtOnce are for all of its GPUs together.
+	Rule int
+	// Least are instances that must remain.
+	Least  []string
+	AtOnce int
+	PerDay int
+}
+
+// Declared are the profiles of a layout that the operator declares.
+func (r Rule) Declared() []string {
+	if r.Demand != nil {
+		return nil
+	}
+	return r.Profiles
+}
+
+// Allows reports whether a rule lets a profile be made by demand.
+func (r Rule) Allows(profile string) bool {
+	if len(r.Profiles) > 0 {
+		return slices.Contains(r.Profiles, profile)
+	}
+	return !strings.ContainsAny(profile, "+-")
 }
 
 // migRule says how the MIG instances of some profiles are offered.

@@ -6,6 +6,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // backend is one vendor's devices with all that is done to them. What the vendor
@@ -18,6 +19,7 @@ type backend struct {
 	moder       ComputeModer
 	resetter    resetter
 	partitioner partitioner
+	recutter    recutter
 	cdi         CDISource
 	close       func()
 	// seen is the last survey that did not fail.
@@ -82,6 +84,14 @@ type partitioner interface {
 	Layout(uuid string, profiles []string) error
 }
 
+// recutter changes some of a GPU's MIG instances and leaves the others alone.
+type recutter interface {
+	// MIGPlaces are the profiles that a GPU can have, and the places of its instances.
+	MIGPlaces(uuid string) ([]gpu.MIGProfile, []gpu.MIGInstance, error)
+	// Recut can be repeated. It takes seconds.
+	Recut(uuid string, remove, add []gpu.MIGPlace) error
+}
+
 // CDISource describes how containers get the devices.
 type CDISource interface {
 	// CDISpec describes devices under a kind of ours, with errors for those that it cannot describe.
@@ -101,6 +111,7 @@ type Platform struct {
 	Moder       ComputeModer
 	Resetter    resetter
 	Partitioner partitioner
+	Recutter    recutter
 	// CDI are the sources of CDI specs by vendor.
 	CDI map[string]CDISource
 	// OperatorCDI are the directories of the operator's CDI specs.

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // fleet is the devices of all vendors as if they were one's. A question about a
@@ -21,7 +22,7 @@ type fleet struct {
 // newPlatform puts backends together.
 func newPlatform(bootID string, operatorCDI []string, backends ...*backend) *Platform {
 	f := &fleet{backends: backends}
-	p := &Platform{Observer: f, Prober: f, Timeslicer: f, Moder: f, Resetter: f, Partitioner: f, CDI: map[string]CDISource{}, OperatorCDI: operatorCDI, BootID: bootID, Close: f.close}
+	p := &Platform{Observer: f, Prober: f, Timeslicer: f, Moder: f, Resetter: f, Partitioner: f, Recutter: f, CDI: map[string]CDISource{}, OperatorCDI: operatorCDI, BootID: bootID, Close: f.close}
 	for _, b := range backends {
 		p.CDI[b.vendor] = b.cdi
 	}
@@ -219,4 +220,24 @@ func (f *fleet) Layout(uuid string, profiles []string) error {
 		return err
 	}
 	return p.Layout(uuid, profiles)
+}
+
+func (f *fleet) recutterOf(uuid string) (recutter, error) {
+	return partOf(f, uuid, "MIG layout that follows demand", func(b *backend) recutter { return b.recutter })
+}
+
+func (f *fleet) MIGPlaces(uuid string) ([]gpu.MIGProfile, []gpu.MIGInstance, error) {
+	r, err := f.recutterOf(uuid)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.MIGPlaces(uuid)
+}
+
+func (f *fleet) Recut(uuid string, remove, add []gpu.MIGPlace) error {
+	r, err := f.recutterOf(uuid)
+	if err != nil {
+		return err
+	}
+	return r.Recut(uuid, remove, add)
 }

@@ -72,6 +72,7 @@ func nvidiaBackend(log hclog.Logger, c *config.Config, self string) *backend {
 		moder:       nvml,
 		resetter:    smi,
 		partitioner: nvml,
+		recutter:    nvml,
 		cdi:         nvidia.CDI{Library: lib, Driver: nvidia.Driver(c.Driver), Log: log, Hook: cmp.Or(c.CDIHook, self)},
 		close:       nvml.Close,
 	}
@@ -101,7 +102,7 @@ func openSimulation(log hclog.Logger, c *config.Config, bootID string) (*Platfor
 			return nil, err
 		}
 		backends = append(backends, &backend{vendor: nvidia.Vendor, observer: nvml, prober: machine, timeslicer: machine, moder: nvml, resetter: machine,
-			partitioner: nvml, cdi: cdi, close: nvml.Close})
+			partitioner: nvml, recutter: nvml, cdi: cdi, close: nvml.Close})
 	}
 	if len(topology.Cards) > 0 {
 		kernel, err := sim.NewKernel(topology, options)

@@ -18,7 +18,11 @@ func attributes(m MachineTraits, members []*Unit) map[string]*structs.Attribute 
 	all := attributesOf(m, members[0])
 	gpus, parents := make([]string, 0, len(members)), gpu.Parents{}
 	healthy := 0
+	var demand []gpu.MIGDemand
 	for _, u := range members {
+		if d := u.Demand; d != nil && !slices.ContainsFunc(demand, func(o gpu.MIGDemand) bool { return o.GPU == d.GPU }) {
+			demand = append(demand, *d)
+		}
 		own := attributesOf(m, u)
 		maps.DeleteFunc(all, func(key string, value *structs.Attribute) bool { return own[key] == nil || !value.Equal(own[key]) })
 		gpus = append(gpus, u.Owner())
@@ -31,6 +35,7 @@ func attributes(m MachineTraits, members []*Unit) map[string]*structs.Attribute 
 	// healthy instances in the class, a sick node does not hide its twins.
 	all[gpu.AttrHealthy] = structs.NewIntAttribute(int64(healthy), "")
 	attributeSet(all).text(gpu.AttrParents, parents.String())
+	attributeSet(all).text(gpu.AttrMIGDemand, gpu.FormatMIGDemand(demand))
 	attributeSet(all).text(gpu.AttrCloseness, m.closeness.Around(gpus...).String())
 	return all
 }

@@ -12,7 +12,7 @@ import (
 // LayoutCordon says why the instances of a GPU take no new work while it waits
 // for something before it is laid out again; empty when it does not.
 func LayoutCordon(r config.Rule, g hardware.GPU, waitsFor string) string {
-	wanted := slices.Sorted(slices.Values(r.Profiles))
+	wanted := slices.Sorted(slices.Values(r.Declared()))
 	if len(wanted) == 0 || waitsFor == "" || LaidOut(g, wanted) {
 		return ""
 	}

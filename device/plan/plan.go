@@ -21,6 +21,10 @@ type Inputs struct {
 	// Recent is holders with the tasks that ended a moment ago, which Nomad may
 	// restart in place: a device does not change its mode under them.
 	Recent map[string]occupancy.Holder
+	// Reserved is what live tasks hold, and what was handed out and has not come back.
+	Reserved map[string]occupancy.Holder
+	// Client is what Nomad's client has on its disk; nil where that could not be read.
+	Client *Client
 	// Busy says what a device with processes waits for, which does not change its mode:
 	// "process 4711 (python3) to end".
 	Busy map[string]string
@@ -33,6 +37,24 @@ type Inputs struct {
 	Leases []gpu.Lease
 	// LeasesReadAt is when the leases were read; zero if that failed.
 	LeasesReadAt time.Time
+}
+
+// Client is what Nomad's client has on its disk.
+type Client struct {
+	// Devices are the instances of allocations with tasks left to run, by ID.
+	Devices map[string]string
+	// Orders ask for GPUs to be cut again, by UUID.
+	Orders map[string]string
+}
+
+// Holds names the allocation that has an instance of a device; empty for none.
+func (c *Client) Holds(uuid string) string {
+	for id, alloc := range c.Devices {
+		if s, _, err := gpu.ParseSliceID(id); err == nil && s.UUID == uuid {
+			return alloc
+		}
+	}
+	return ""
 }
 
 // Units decides how every device that the node has, or had, is offered. It

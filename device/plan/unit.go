@@ -52,6 +52,7 @@ type Unit struct {
 	Exclusive bool               // it lets in the MPS server only
 	Unsettled bool               // its CDI name or its MPS daemon is in the making
 	HAMi      *gpu.HAMiState
+	Demand    *gpu.MIGDemand // where the GPU's layout follows demand
 	Timeslice string
 	CDI       string
 }

@@ -16,7 +16,7 @@ func (p *Preparer) layOut(units []*plan.Unit) {
 		if u.Instance != nil || !u.Sharing.Mode.InParts() || u.Gone {
 			continue
 		}
-		wanted := slices.Sorted(slices.Values(p.Config.RuleFor(u.GPU, u.Index).Profiles))
+		wanted := slices.Sorted(slices.Values(p.Config.RuleFor(u.GPU, u.Index).Declared()))
 		if len(wanted) == 0 || plan.LaidOut(u.GPU, wanted) {
 			continue
 		}

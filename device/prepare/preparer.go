@@ -43,6 +43,7 @@ type Preparer struct {
 	cdi        []*cdiSpecs // by vendor
 	timeslices timesliceHistory
 	modes      *computeModes
+	demands    *demands
 	// versions are the newest CUDA and the like that each vendor's driver had last.
 	versions map[string]string
 }
@@ -51,6 +52,8 @@ type Preparer struct {
 func New(o Options) *Preparer {
 	modes, err := openComputeModes(o.Platform.Moder, o.Config.StateDir, o.Platform.BootID)
 	o.Report("compute modes", err)
+	layouts, err := openDemands(o.Config.DataDir)
+	o.Report("MIG layouts", err)
 	return &Preparer{
 		Options:    o,
 		faults:     faultClock{ignore: o.Config.Health.Ignore, now: o.Now},
@@ -59,6 +62,7 @@ func New(o Options) *Preparer {
 		cdi:        newCDISpecs(o.Platform, o.State.CDIDir()),
 		timeslices: timesliceHistory{},
 		modes:      modes,
+		demands:    layouts,
 		versions:   map[string]string{},
 	}
 }
@@ -86,6 +90,7 @@ func (p *Preparer) prepareSharing(units []*plan.Unit, machine hardware.Machine, 
 		u.Static = p.Config.MPS.Static && u.Sharing.Mechanism == gpu.SharingMPS
 		p.checkVendor(u)
 	}
+	p.followDemand(units, inputs)
 	p.prepareCDI(units)
 	prepareHAMi(units, p.Config.HAMi, &p.faults)
 	prepareMemoryLimits(units, p.Config, p.Platform.BootID, p.Report)

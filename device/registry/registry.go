@@ -212,6 +212,14 @@ func (l *Registry) Enter(uuid, parent string) *Record {
 	return r
 }
 
+// Prune forgets the instances of a GPU that are not there any more: where the layout changes
+// by itself there would be more of them from day to day.
+func (l *Registry) Prune(parent string, there []hardware.Partition) {
+	maps.DeleteFunc(l.Records, func(uuid string, r *Record) bool {
+		return r.Parent == parent && !slices.ContainsFunc(there, func(p hardware.Partition) bool { return p.UUID == uuid })
+	})
+}
+
 // GPUs lists the UUIDs of all physical GPUs ever seen, by index.
 func (l *Registry) GPUs() []string {
 	var all []string

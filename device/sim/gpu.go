@@ -29,6 +29,7 @@ func (g *gpu) condition() Condition { return g.machine.control.gpu(g.uuid) }
 // failure is what the control file makes of a call. A call that hangs waits
 // until the file lets it go.
 func (g *gpu) failure(call string) nvml.Return {
+	g.machine.called(call)
 	if ret := g.machine.ready(); ret != nvml.SUCCESS {
 		return ret
 	}

@@ -30,6 +30,7 @@ type Machine struct {
 	indexed atomic.Pointer[[]*gpu]
 	// hostRoom is how much memory a process's control group has left, in bytes.
 	hostRoom func(pid int) uint64
+	called   func(call string)
 	nap      time.Duration
 }
 
@@ -48,6 +49,8 @@ type Options struct {
 	HostRoom func(pid int) uint64
 	// Report hears of a control file that cannot be read.
 	Report func(error)
+	// Called hears of each call to a GPU before it does anything.
+	Called func(call string)
 }
 
 // New starts a machine with the hardware of a topology.
@@ -61,6 +64,9 @@ func New(t *Topology, o Options) (*Machine, error) {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
+	if o.Called == nil {
+		o.Called = func(string) {}
+	}
 	hw, err := openHardware(o.Dir, o.BootID, t)
 	if err != nil {
 		return nil, err
@@ -73,6 +79,7 @@ func New(t *Topology, o Options) (*Machine, error) {
 		hardware:    hw,
 		unsupported: not,
 		hostRoom:    o.HostRoom,
+		called:      o.Called,
 		nap:         50 * time.Millisecond,
 	}
 	m.library = m.driver()

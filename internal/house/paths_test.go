@@ -37,7 +37,6 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/cgroups/cgroupstest/cgroupstest.go": {"Fake Fill", "a control group of a test's own"},
 	"driver/diagnose.go":                        {"diagnosePrograms diagnoseSecurity", "the operator's init_path, and the host's /sys"},
 	"driver/plugin.go":                          {"SetConfig", "the driver's state directory"},
-	"driver/clientstate/clientstate.go":         {"Find read", "the host's /proc, and the state of Nomad's client"},
 	"driver/hosts.go":                           {"hostsFile gateway", "the host's own /etc/hosts and /proc"},
 	"driver/join.go":                            {"join", "the driver's state directory"},
 	"driver/create.go":                          {"oneUser", "the host's /proc"},

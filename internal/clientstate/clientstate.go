@@ -196,6 +196,78 @@ func (v *View) Unwanted(alloc, task string) (reason string, err error) {
 	return reason, err
 }
 
+// Meta is the node's dynamic metadata, as `nomad node meta apply` and its API set it. A key
+// whose value was taken away is not in it.
+func (v *View) Meta() (map[string]string, error) {
+	meta := map[string]string{}
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		of := tx.Bucket([]byte("nodemeta"))
+		if of == nil {
+			return nil
+		}
+		var stored map[string]*string
+		if err := decode(of.Get([]byte("meta")), &stored); err != nil {
+			return fmt.Errorf("metadata of the node: %w", err)
+		}
+		for key, value := range stored {
+			if value != nil {
+				meta[key] = *value
+			}
+		}
+		return nil
+	})
+	return meta, err
+}
+
+// Devices are the device instances of allocations that have a task left to run, by ID, each
+// with its allocation. A task that is between two starts counts.
+func (v *View) Devices() (map[string]string, error) {
+	held := map[string]string{}
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		all := tx.Bucket([]byte("allocations"))
+		if all == nil {
+			return nil
+		}
+		return all.ForEachBucket(func(id []byte) error {
+			of := all.Bucket(id)
+			var e struct {
+				Alloc *struct {
+					DesiredStatus      string
+					AllocatedResources *struct {
+						Tasks map[string]*struct {
+							Devices []struct{ DeviceIDs []string }
+						}
+					}
+				}
+			}
+			if err := decode(of.Get([]byte("alloc")), &e); err != nil {
+				return fmt.Errorf("alloc %s: %w", id, err)
+			}
+			if e.Alloc == nil || e.Alloc.AllocatedResources == nil {
+				return nil
+			}
+			for name, task := range e.Alloc.AllocatedResources.Tasks {
+				var state struct{ State string }
+				if its := of.Bucket([]byte("task-" + name)); its != nil {
+					if err := decode(its.Get([]byte("task_state")), &state); err != nil {
+						return fmt.Errorf("task %s of alloc %s: %w", name, id, err)
+					}
+				}
+				if state.State == structs.TaskStateDead || state.State == "" && e.Alloc.DesiredStatus != structs.AllocDesiredStatusRun || task == nil {
+					continue
+				}
+				for _, device := range task.Devices {
+					for _, one := range device.DeviceIDs {
+						held[one] = string(id)
+					}
+				}
+			}
+			return nil
+		})
+	})
+	return held, err
+}
+
 // decode reads a value, where there is one. Other fields are passed over, so that those
 // which other versions of Nomad add do no harm.
 func decode(text []byte, into any) error {

@@ -123,3 +123,39 @@ func TestReadWhileNomadWrites(t *testing.T) {
 	close(stop)
 	must.NoError(t, <-over)
 }
+
+// TestMetaAndDevices: what Nomad's own code writes of metadata and of the devices of
+// allocations is read.
+func TestMetaAndDevices(t *testing.T) {
+	db, path := open(t)
+	look := func() (map[string]string, map[string]string) {
+		t.Helper()
+		v, err := Read(path)
+		must.NoError(t, err)
+		defer v.Close()
+		meta, err := v.Meta()
+		must.NoError(t, err)
+		held, err := v.Devices()
+		must.NoError(t, err)
+		return meta, held
+	}
+	meta, held := look()
+	must.MapEmpty(t, meta)
+	must.MapEmpty(t, held)
+	value := "2"
+	must.NoError(t, db.PutNodeMeta(map[string]*string{"kept": &value, "gone": nil}))
+	alloc := mock.Alloc()
+	alloc.AllocatedResources.Tasks["web"].Devices = []*structs.AllocatedDeviceResource{{Vendor: "nvidia", Type: "mig", Name: "1g.10gb", DeviceIDs: []string{"MIG-a", "MIG-b"}}}
+	must.NoError(t, db.PutAllocation(alloc))
+	meta, held = look()
+	must.Eq(t, map[string]string{"kept": "2"}, meta)
+	must.Eq(t, map[string]string{"MIG-a": alloc.ID, "MIG-b": alloc.ID}, held)
+	for _, state := range []string{structs.TaskStatePending, structs.TaskStateRunning} {
+		must.NoError(t, db.PutTaskState(alloc.ID, "web", &structs.TaskState{State: state}))
+		_, held = look()
+		must.MapLen(t, 2, held, must.Sprint(state))
+	}
+	must.NoError(t, db.PutTaskState(alloc.ID, "web", &structs.TaskState{State: structs.TaskStateDead}))
+	_, held = look()
+	must.MapEmpty(t, held)
+}

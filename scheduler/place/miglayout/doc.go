@@ -1,0 +1,11 @@
+// Package miglayout decides which GPUs to cut into other MIG instances, so that waiting work
+// finds an instance.
+//
+//	GPUs with their instances ─┐
+//	waiting requests ──────────┼──► Decide ──► re-cuts, each with its reason
+//	learned demand ────────────┤          └──► for each request left over, why
+//	bounds of the operator ────┘
+//
+// It knows no Nomad and no clock: the same input gives the same answer. An instance that is in
+// use, reserved, or of which that is not known, is never removed.
+package miglayout
