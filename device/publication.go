@@ -60,8 +60,8 @@ func (p *publisher) early(units []*plan.Unit, now time.Time, wake func()) bool {
 	return waiting
 }
 
-// settled waits until nothing is handed out by a publication before the latest: what it handed
-// out is noted among the reservations then.
+// settled waits until no publication before the latest hands instances out: all of theirs are
+// among the reservations then.
 func (p *publisher) settled() {
 	p.reserving.Lock()
 	defer p.reserving.Unlock()

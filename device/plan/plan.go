@@ -21,7 +21,7 @@ type Inputs struct {
 	// Recent is holders with the tasks that ended a moment ago, which Nomad may
 	// restart in place: a device does not change its mode under them.
 	Recent map[string]occupancy.Holder
-	// Reserved is what live tasks hold, and what was handed out and has not come back.
+	// Reserved are the shares that live tasks hold, or that were handed out and have not come back.
 	Reserved map[string]occupancy.Holder
 	// Client is what Nomad's client has on its disk; nil where that could not be read.
 	Client *Client

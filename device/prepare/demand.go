@@ -17,7 +17,7 @@ import (
 )
 
 // demands carries out orders to cut GPUs again, and remembers how far each is: a plugin that is
-// killed between any two steps goes on, or undoes what was begun, when it is started again.
+// killed between any two steps goes on, or undoes the first ones, when it is started again.
 //
 //	an order ──► cordon: the GPU takes no new work; Nomad hears of it
 //	                │ the instances to be removed are free
@@ -42,7 +42,7 @@ type demandsFile struct {
 	GPUs    map[string]*demandRecord `json:"gpus"`
 }
 
-// demandRecord is what is known of one GPU.
+// demandRecord is the state of one GPU.
 type demandRecord struct {
 	// Layout is what the GPU had when it was last at rest, which a reboot forgets.
 	Layout []gpu.MIGPlace `json:"layout"`
@@ -132,7 +132,7 @@ type demanding struct {
 	clear bool
 }
 
-// followDemand carries orders on by one step each, and tells of each GPU what may be made of it.
+// followDemand carries orders on by one step each, and publishes the profiles that each GPU may have.
 func (p *Preparer) followDemand(units []*plan.Unit, inputs plan.Inputs) {
 	var all []*demanding
 	for _, u := range units {
@@ -380,7 +380,7 @@ func (p *Preparer) refusal(g *demanding, all []*demanding, inputs plan.Inputs) s
 	return p.inTheWay(g, inputs, false)
 }
 
-// belowLeast is a profile of which too few instances would remain, and fewer than there are.
+// belowLeast names a profile with too few instances after an order, and fewer than before.
 func belowLeast(g *demanding, all []*demanding) string {
 	for _, name := range g.rule.Demand.Least {
 		want := 0
@@ -443,7 +443,7 @@ func (g *demanding) removes(u *plan.Unit) bool {
 	return slices.ContainsFunc(g.instances, func(i gpu.MIGInstance) bool { return i.UUID == u.UUID && slices.Contains(going, i.MIGPlace) })
 }
 
-// inTheWay says who has an instance that is to be removed; empty if nobody has. Anything that
+// inTheWay says who has an instance that is to be removed; empty if no one does. Anything that
 // cannot be seen is in the way. Before the GPU is cordoned MPS daemons are not.
 func (p *Preparer) inTheWay(g *demanding, inputs plan.Inputs, cordoned bool) string {
 	if inputs.LeasesReadAt.IsZero() || inputs.Client == nil {
@@ -472,7 +472,7 @@ func (p *Preparer) inTheWay(g *demanding, inputs plan.Inputs, cordoned bool) str
 	return ""
 }
 
-// tell publishes what may be made of a GPU.
+// tell publishes the layout of a GPU, and the profiles that it may have.
 func (p *Preparer) tell(g *demanding) {
 	if !g.clear {
 		return

@@ -8,7 +8,7 @@ import (
 )
 
 // A GPU whose MIG layout follows demand is cut again by an order: the device plugin tells
-// in AttrMIGDemand what there is and what may be made of it, the placement service writes an
+// in AttrMIGDemand which instances it has and may have, the placement service writes an
 // order into the node's dynamic metadata, and the plugin carries it out or says why not.
 
 // AttrMIGDemand is the attribute of a group of MIG instances that holds a MIGDemand for

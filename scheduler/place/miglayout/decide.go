@@ -71,7 +71,7 @@ type Cut struct {
 	Text string
 }
 
-// Answer is what is to be done, and why nothing is done for other wants, by key.
+// Answer has the re-cuts to make, and why there is none for other wants, by key.
 type Answer struct {
 	Cuts []Cut
 	Left map[string]string
@@ -324,7 +324,7 @@ func (d *decision) mustKeep(g *GPU) map[string]int {
 		}
 	}
 	for name, n := range need {
-		if n = min(n, here[name]); n > 0 { // a GPU is not cut for what is missing already
+		if n = min(n, here[name]); n > 0 { // instances that are missing already are no reason to cut
 			need[name] = n
 		} else {
 			delete(need, name)
@@ -333,7 +333,7 @@ func (d *decision) mustKeep(g *GPU) map[string]int {
 	return need
 }
 
-// Weights of a layout. Waiting work comes before learned demand, and what is there stays where
+// Weights of a layout. Waiting work comes before learned demand, and instances stay where
 // nothing speaks for another layout.
 const (
 	perWaiting = 100.0

@@ -7,5 +7,5 @@
 //	bounds of the operator ────┘
 //
 // It knows no Nomad and no clock: the same input gives the same answer. An instance that is in
-// use, reserved, or of which that is not known, is never removed.
+// use or reserved, or whose state is unknown, is never removed.
 package miglayout
