@@ -18,7 +18,7 @@
 // without a running plugin.
 //
 // The reconciler works every few seconds and whenever something happens. Each
-// pass surveys the hardware, decides on a plan, prepares what it needs, and
+// pass surveys the hardware, decides on a plan, prepares the devices for it, and
 // publishes it. Reserve and Fingerprint read the last publication and never
 // wait for hardware; Stats and metrics ask the devices for their readings, with
 // a bound on each answer.

@@ -183,7 +183,7 @@ func (u unseen) Unwrap() []error { return u }
 
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing. standing are the cordons that only the running
-// plugin knows of, by UUID: what it waits for, or how many clients there are.
+// plugin knows of, by UUID: the reason of its wait, or how many clients there are.
 func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Lease, standing map[string]string, err error) {
 	now = plan.Inputs{Faults: map[string][]gpu.Fault{}, Busy: map[string]string{}}
 	if now.Cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {

@@ -49,8 +49,8 @@ type useBuffer struct {
 	last map[uint32]nvml.ProcessUtilizationSample
 }
 
-// since returns a sample of each process, as the driver does: of what it did since a time
-// stamp, on average, so that one which is idle by now still shows what it did since then,
+// since returns a sample of each process, as the driver does: of its work since a time
+// stamp, on average, so that one which is idle by now still shows its work since then,
 // and one that has ended does too.
 func (b *useBuffer) since(seen uint64, now time.Time, present []Process) []nvml.ProcessUtilizationSample {
 	b.mu.Lock()

@@ -36,7 +36,7 @@ type unattended struct {
 // payable refuses work that Nomad starts by itself, now or later, where its queue
 // could not pay for it, with the groups of its job before it: a system job for every node that it
 // starts on, a parameterized one where the queue could never pay for a child. A periodic one waits,
-// and its children with it, where the queue cannot pay for one now. What it pays for counts from here on as before the next.
+// and its children with it, where the queue cannot pay for one now. Paid work counts from here on as before the next.
 func payable(a groupAsk, form blocks.Placed, before atOnce) (hold *admit.Hold, err error) {
 	if a.queue == nil {
 		return nil, nil
