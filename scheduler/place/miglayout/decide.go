@@ -233,10 +233,10 @@ func (d *decision) keeps(g *GPU) string {
 	switch {
 	case g.Unready != "":
 		return g.Unready
-	case g.Cutting || slices.Contains(d.cut, g):
-		return "is being cut"
 	case g.AtOnce > 0 && atOnce >= g.AtOnce:
 		return fmt.Sprintf("waits: %d GPUs are being cut, and the operator allows %d at once", atOnce, g.AtOnce)
+	case g.Cutting || slices.Contains(d.cut, g):
+		return "is being cut"
 	case g.PerDay > 0 && today >= g.PerDay:
 		return fmt.Sprintf("was cut %d times within a day, as often as the operator allows", today)
 	case d.now.Sub(latest) < d.rules.Rest:
