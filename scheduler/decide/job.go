@@ -114,19 +114,32 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 		if !known || !tx.NoteDecision(g.Shown) {
 			continue // an unchanged job that came again is no new demand
 		}
-		for _, p := range demand(tx, &asks[i]) {
-			if h := g.Decision.Hold; h != nil && h.Kind == view.WaitsForQuota {
-				tx.Planner().Arrive(&p.Req) // no room is kept for the like of it
-			} else {
-				tx.Planner().ArriveAt(&p.Req, tx.Now())
-			}
+		if !asks[i].Later { // its children arrive
+			h := g.Decision.Hold
+			arrive(tx, &asks[i], asks[i].Count, h != nil && h.Kind == view.WaitsForQuota)
 		}
 	}
 	tx.Changed()
 }
 
-// Learn makes the recorded asks the core's prior demand: the past demand of a
-// cluster is the best guess of its future demand.
+// arrive counts the tasks of an ask as demand: each of its allocs is one arrival per part.
+func arrive(tx *state.Tx, a *admit.Ask, tasks int, unkept bool) {
+	for _, p := range demand(tx, a) {
+		tx.Arrived(&p.Req, tasks, unkept)
+	}
+}
+
+// ChildArrived counts the tasks of a child that Nomad made of a parameterized job, whose asks
+// these are.
+func ChildArrived(tx *state.Tx, asks []admit.Ask) {
+	for i := range asks {
+		arrive(tx, &asks[i], asks[i].Count, false)
+	}
+}
+
+// Learn makes the past demand of a cluster the core's prior demand, its best guess of the
+// future: the tasks that earlier leaders counted, or those of the jobs that are recorded, if
+// these are more.
 func Learn(tx *state.Tx) {
 	var history []place.Request
 	for _, key := range tx.Recorded() {
@@ -134,9 +147,14 @@ func Learn(tx *state.Tx) {
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			g := r.Groups[name]
 			for _, p := range demand(tx, &g.Ask) {
-				history = append(history, p.Req)
+				for range g.Ask.Count {
+					history = append(history, p.Req)
+				}
 			}
 		}
+	}
+	if counted := tx.Demand(); len(counted) >= len(history) {
+		history = counted
 	}
 	if len(history) > 0 {
 		tx.Planner().Learn(history)

@@ -208,6 +208,7 @@ const (
 func (d *Decider) Dispatched(namespace, child string, asks []admit.Ask) {
 	brief, cancel := context.WithTimeout(context.Background(), untilShown)
 	defer cancel()
+	d.state.Do(func(tx *state.Tx) { decide.ChildArrived(tx, asks) })
 	for counts := false; !counts; {
 		d.state.Do(func(tx *state.Tx) {
 			counts = decide.Dispatched(brief.Err, tx, nomad.JobKey{Namespace: namespace, ID: child}, asks)

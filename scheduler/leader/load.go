@@ -30,8 +30,8 @@ func (d *Decider) Load(ctx context.Context) error {
 		return err
 	}
 	d.state.Do(func(tx *state.Tx) {
-		decide.Learn(tx)
 		tx.RecallHistory(done)
+		decide.Learn(tx)
 		for _, r := range reservations {
 			tx.Reserve(r)
 		}

@@ -66,7 +66,7 @@ func TestWariness(t *testing.T) {
 	if p.caution != p.weights.OddPrices {
 		t.Errorf("after many whole GPUs caution is %d", p.caution)
 	}
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	if p.caution != 0 || p.scorer.Prices.Careful {
 		t.Errorf("where tasks end caution is %d", p.caution)
 	}

@@ -15,7 +15,7 @@ func crowd(t *testing.T, whole int) (*Planner, time.Time) {
 		nodes = append(nodes, testNode(fmt.Sprint("n", i), "H100", 8))
 	}
 	p := testPlanner(t, nodes...)
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	at := time.Unix(0, 0)
 	for i := range 120 {
 		at = at.Add(time.Minute)
@@ -137,7 +137,7 @@ func TestPlacesAreKeptOnlyWhereTheyWillBeNeeded(t *testing.T) {
 		nodes[i] = testNode(fmt.Sprint("n", i), "H100", 8)
 	}
 	p = testPlanner(t, nodes...)
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	eight, now := ask(t, "l", "8"), time.Unix(0, 0)
 	for i := range 12 {
 		if kept(p, "n0") != false {
@@ -151,7 +151,7 @@ func TestPlacesAreKeptOnlyWhereTheyWillBeNeeded(t *testing.T) {
 // Four GPUs are enough for a task to be large, and a node with just as many idle is a place.
 func TestFourGPUsAreLarge(t *testing.T) {
 	p := testPlanner(t, testNode("a", "A100", 4), testNode("b", "A100", 3))
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	at := time.Unix(0, 0)
 	for range 12 {
 		at = at.Add(10 * time.Minute)

@@ -61,7 +61,7 @@ func TestPricesAreComputedMoreOftenWhereTasksEnd(t *testing.T) {
 	}{{2, false, w.RepriceEvery}, {1200, true, w.LiveRepriceEvery}, {2400, false, 2 * w.RepriceEvery}, {2400, true, 2 * w.RepriceEvery}} {
 		p := livePlanner(t, c.nodes)
 		if c.lives {
-			p.ExpectEnds()
+			p.ExpectEnds(1)
 		}
 		if p.nextPrice != c.want || p.stalePrice != p.snap.Each.Log.End()+changesPerArrival*c.want {
 			t.Errorf("%+v: prices are computed again after %d arrivals or %d changes", c, p.nextPrice, p.stalePrice-p.snap.Each.Log.End())
@@ -73,7 +73,7 @@ func TestPricesAreComputedMoreOftenWhereTasksEnd(t *testing.T) {
 // CPU alone would let go anywhere keeps away from the whole one.
 func TestPlacesAreKeptWhereTasksEnd(t *testing.T) {
 	p := livePlanner(t, 2)
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	if !p.scorer.Turnover.Lives || p.scorer.Places.Price[0] <= 0 {
 		t.Fatalf("turnover %+v, price %d", p.scorer.Turnover, p.scorer.Places.Price[0])
 	}
@@ -104,7 +104,7 @@ func TestCPUStaysInLargePieces(t *testing.T) {
 	if a, b := p.scorer.Left(sh.Shape, used), p.scorer.Left(sh.Shape, empty); a != 800*12/80+150 || b != 800*72/80+200 {
 		t.Errorf("left %d and %d", a, b)
 	}
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	if p.scorer.Prices.Spare != 20 {
 		t.Fatalf("price %d, want %d", p.scorer.Prices.Spare, 20)
 	}
@@ -116,7 +116,7 @@ func TestCPUStaysInLargePieces(t *testing.T) {
 // What was priced before the cluster changed is priced again, without an arrival.
 func TestPricesFollowTheSnapshot(t *testing.T) {
 	p := livePlanner(t, 2)
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	before := p.scorer.Places.Price[0]
 	for i := range 8 {
 		u := Usage{ID: fmt.Sprint("u", i), NodeID: "n00", CPUMHz: 1000, Takes: []Take{{GPU: i, Milli: 1000, Slices: 1000}}}
@@ -150,7 +150,7 @@ func TestPrecisionFollowsTheCluster(t *testing.T) {
 	if p.scorer.Fine.Misses != w.CoarseMisses || p.scorer.Rough.Misses != w.CoarseMisses || p.scorer.Step != w.CoarseStepMilli {
 		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	if p.scorer.Fine.Misses != w.CoarseLiveMisses || p.scorer.Rough.Misses != w.CoarseLiveMisses || p.scorer.Fine.Streams != w.LiveFine.Streams || p.scorer.Step != w.StepMilli {
 		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
@@ -172,7 +172,7 @@ func TestPrecisionFollowsTheCluster(t *testing.T) {
 func TestPrecisionWithoutHistory(t *testing.T) {
 	w := DefaultWeights()
 	p := NewPlanner(livePlanner(t, 2).snap, PolicyBalanced, w)
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	large, small := ask(t, "a", "0.5"), ask(t, "b", "0.1")
 	for i := range 1600 {
 		if p.scorer.Fine.Misses != w.CoarseLiveMisses {

@@ -176,13 +176,16 @@ func (p *Planner) Started() { p.scorer.Turnover.Start() }
 // Ended tells the planner that a task has ended; see [Planner.Started].
 func (p *Planner) Ended() { p.scorer.Turnover.End() }
 
-// ExpectEnds tells the planner to begin as in a cluster where as many tasks end as
-// start, not as in one that only fills up: a service that has just come up has seen
-// neither, and real clusters live.
-func (p *Planner) ExpectEnds() {
-	p.scorer.Turnover.Rate = 1
+// ExpectEnds tells the planner to begin as in a cluster where rate tasks end per task that
+// starts, from 0 to 1, and not as in one that only fills up: a service that has just come up
+// has seen neither, and real clusters live.
+func (p *Planner) ExpectEnds(rate float64) {
+	p.scorer.Turnover.Rate = rate
 	p.recompute()
 }
+
+// Turnover is how many tasks end per task that starts, from 0 to 1.
+func (p *Planner) Turnover() float64 { return p.scorer.Turnover.Rate }
 
 // milliPerGPU is about how much of each GPU a request takes.
 func milliPerGPU(r *Request) int64 {

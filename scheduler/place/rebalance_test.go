@@ -32,7 +32,7 @@ func TestRebalanceHeals(t *testing.T) {
 // Where tasks end, room for several GPUs is worth moving for: waste alone does not see it.
 func TestRebalanceBringsRoomTogether(t *testing.T) {
 	p := testPlanner(t, testNode("n1", "A100", 8), testNode("n2", "A100", 8))
-	p.ExpectEnds()
+	p.ExpectEnds(1)
 	p.Learn([]Request{{GPUs: 8, Whole: true, CPUMHz: 1000}, {GPUs: 1, Whole: true, CPUMHz: 1000}})
 	held(t, p.snap, "alone", "n1", 0, 1000, 10, func(u *Usage) { u.Start = noon })
 	for i := range 6 {

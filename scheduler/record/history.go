@@ -38,6 +38,11 @@ type History struct {
 	// Used is what queues held over time, as of UsedAt.
 	Used   map[string]quota.Use `json:"used,omitempty"`
 	UsedAt time.Time            `json:"used_at,omitzero"`
+	// Arrived is what jobs asked for, and Turnover how many tasks ended per task that started,
+	// as of LearnedAt.
+	Arrived   []Arrived `json:"arrived,omitempty"`
+	Turnover  *float64  `json:"turnover,omitempty"`
+	LearnedAt time.Time `json:"learned_at,omitzero"`
 
 	stored stored
 }

@@ -204,7 +204,9 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 		defer tx.rebookGroup(a)
 	}
 	if before == nil {
-		tx.books.plan.Started()
+		if !tx.contact.synced.IsZero() { // else it ran already when this replica came up
+			tx.books.plan.Started()
+		}
 		tx.starts.learn(a)
 		tx.turnover.come(a)
 		if id := tx.promises.keptBy(a); id != "" {

@@ -28,8 +28,12 @@ func newBooks(n *nodes, j *jobs) *books {
 
 // planWith makes planners, which have learned nothing yet.
 func (b *books) planWith(c *config.Placement) {
+	turnover := 1.0
+	if b.plan != nil {
+		turnover = b.plan.Turnover()
+	}
 	b.plan = place.NewPlanner(b.snap, c.Policy, c.Weights)
-	b.plan.ExpectEnds()
+	b.plan.ExpectEnds(turnover)
 	b.idlePlan = place.NewPlanner(b.idle, place.PolicyPack, c.Weights)
 }
 

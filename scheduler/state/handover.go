@@ -100,11 +100,16 @@ const usedEvery = 5 * time.Minute
 func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	h := &tx.handover
 	used, at := tx.quotas.past.Stored()
-	if !h.unsaved && (len(used) == 0 || at.Sub(h.saved.UsedAt) < usedEvery) {
+	learned := tx.arrivals.new && tx.Now().Sub(h.saved.LearnedAt) >= usedEvery
+	if !h.unsaved && !learned && (len(used) == 0 || at.Sub(h.saved.UsedAt) < usedEvery) {
 		return nil, nil
 	}
-	h.unsaved = false
-	now = &record.History{Used: used, UsedAt: at, Events: tx.history.stored()}
+	h.unsaved, tx.arrivals.new = false, false
+	turnover := tx.Planner().Turnover()
+	now = &record.History{
+		Used: used, UsedAt: at, Events: tx.history.stored(),
+		Arrived: slices.Clone(tx.arrivals.kinds), Turnover: &turnover, LearnedAt: tx.Now(),
+	}
 	tx.disruptions.store(now)
 	return now, h.saved
 }
@@ -115,6 +120,7 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	tx.quotas.restore(stored.Used, stored.UsedAt)
 	tx.setQuotas()
 	tx.history.recall(stored.Events)
+	tx.recallDemand(stored)
 	for _, e := range slices.Backward(stored.Events) {
 		tx.disruptions.noteMoveOrIdle(&e) // earlier releases kept only events
 	}

@@ -57,6 +57,7 @@ type Tx struct {
 	departed
 	handover
 	turnover turnover
+	arrivals arrivals
 }
 
 // New returns a state that knows nothing yet.
