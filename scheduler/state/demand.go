@@ -37,7 +37,7 @@ func (a *arrivals) add(r *place.Request, tasks int) {
 }
 
 // Arrived tells the planner of tasks that a job asks for, and keeps them for the next leader.
-// Those of which no room is kept for the like, as they wait for quota, are unkept.
+// No room is kept for the like of unkept ones: they wait for quota.
 func (tx *Tx) Arrived(r *place.Request, tasks int, unkept bool) {
 	for range tasks {
 		if unkept {

@@ -50,14 +50,13 @@ func (b *books) Holdings(a *nomad.Alloc) []Holding {
 	return list
 }
 
-// Alone reports whether the task has all of the GPU, so that what is measured of the GPU
-// is its use.
+// Alone reports whether the task has all of the GPU, so that the GPU's measured use is its own.
 func (h *Holding) Alone() bool {
 	return h.GPU.Mode == gpu.ModeWhole || h.GPU.Mode == gpu.ModeSlice && int64(len(h.Instances)) == h.GPU.Slices
 }
 
-// TakeOf is what so many instances of a GPU are, with the compute that was
-// asked for, or in proportion (0).
+// TakeOf is a number of instances of a GPU, with the compute that was asked for, or in
+// proportion (0).
 func TakeOf(g *place.GPU, instances, guarantee int64) place.Take {
 	switch g.Mode {
 	case gpu.ModeSlice:

@@ -90,7 +90,7 @@ func (l *learned) ExpectedUse(key nomad.JobKey, group, task string, limit int64)
 	return use
 }
 
-// ceiling is the most compute that a task can use of a GPU of which it is promised so much.
+// ceiling is the most compute that a task can use of a GPU, by its promised part.
 func (l *learned) ceiling(a *nomad.Alloc, task string, g *place.GPU, promised int64) int64 {
 	held := g.Sharing == gpu.SharingMPS || g.Sharing == gpu.SharingHAMi
 	switch limit := l.jobs.Limit(a, task); {
@@ -102,8 +102,7 @@ func (l *learned) ceiling(a *nomad.Alloc, task string, g *place.GPU, promised in
 	return gpu.MilliPerGPU
 }
 
-// expectedUse is what a task of an alloc is expected to use of a GPU: what it is promised, or what
-// was learned. Tasks that step aside for each other do not use the GPU at once.
+// expectedUse is a task's expected use of a GPU: its promise, or the learned use. Tasks that step aside for each other do not use the GPU at once.
 func (l *learned) expectedUse(a *nomad.Alloc, task string, g *place.GPU, promised int64) int64 {
 	if g.Mode == gpu.ModeWhole || g.HasSeats() {
 		return promised
