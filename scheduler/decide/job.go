@@ -137,6 +137,9 @@ func ChildArrived(tx *state.Tx, asks []admit.Ask) {
 	}
 }
 
+// largeGroup is how many tasks of a recorded group count: more would say no more of the mix.
+const largeGroup = 1000
+
 // Learn makes the past demand of a cluster the core's prior demand, its best guess of the
 // future: the tasks that earlier leaders counted, or those of the jobs that are recorded, if
 // these are more.
@@ -147,7 +150,7 @@ func Learn(tx *state.Tx) {
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			g := r.Groups[name]
 			for _, p := range demand(tx, &g.Ask) {
-				for range g.Ask.Count {
+				for range min(g.Ask.Count, largeGroup) {
 					history = append(history, p.Req)
 				}
 			}

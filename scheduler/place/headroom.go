@@ -25,8 +25,13 @@ const mostKept = 4
 // ArriveAt is [Planner.Arrive] for a request with a known time of arrival. How often
 // large requests arrive says how much room is kept for them.
 func (p *Planner) ArriveAt(r *Request, at time.Time) {
-	p.arrived.Note(r.GPUs, r.Whole, r.Priority, at)
+	p.NoteArrival(r, at)
 	p.Arrive(r)
+}
+
+// NoteArrival counts a request for the room that is kept, and not as demand.
+func (p *Planner) NoteArrival(r *Request, at time.Time) {
+	p.arrived.Note(r.GPUs, r.Whole, r.Priority, at)
 }
 
 // Keeps reports whether a placement would take room that is kept for larger tasks

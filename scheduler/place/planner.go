@@ -155,15 +155,25 @@ func (p *Planner) Learn(history []Request) {
 
 // Arrive tells the planner that a request has arrived. Call it once per
 // request, before the first Place.
-func (p *Planner) Arrive(r *Request) {
-	p.demand.Arrive(&p.shapeOf(r).Demand)
-	p.demand.Thin(p.weights.DemandShapes)
-	p.trend.Arrive(r.GPUs, milliPerGPU(r))
-	p.arrivals++
-	if p.arrivals >= p.nextLearn {
-		p.nextLearn *= 2
+func (p *Planner) Arrive(r *Request) { p.ArriveTogether(r, 1) }
+
+// ArriveTogether is Arrive for a number of equal requests: prices are computed once for all of them.
+func (p *Planner) ArriveTogether(r *Request, number int) {
+	before := p.arrivals
+	for range number {
+		p.demand.Arrive(&p.shapeOf(r).Demand)
+		p.demand.Thin(p.weights.DemandShapes)
+		p.trend.Arrive(r.GPUs, milliPerGPU(r))
+		p.arrivals++
+	}
+	switch {
+	case number <= 0:
+	case p.arrivals >= p.nextLearn:
+		for p.nextLearn <= p.arrivals {
+			p.nextLearn *= 2
+		}
 		p.review()
-	} else if p.arrivals >= p.nextPrice || p.arrivals%waryEvery == 0 && p.wariness() > p.caution {
+	case p.arrivals >= p.nextPrice || p.arrivals/waryEvery != before/waryEvery && p.wariness() > p.caution:
 		p.recompute()
 	}
 }

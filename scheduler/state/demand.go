@@ -40,12 +40,11 @@ func (a *arrivals) add(r *place.Request, tasks int) {
 // No room is kept for the like of unkept ones: they wait for quota.
 func (tx *Tx) Arrived(r *place.Request, tasks int, unkept bool) {
 	for range tasks {
-		if unkept {
-			tx.Planner().Arrive(r)
-		} else {
-			tx.Planner().ArriveAt(r, tx.Now())
+		if !unkept {
+			tx.Planner().NoteArrival(r, tx.Now())
 		}
 	}
+	tx.Planner().ArriveTogether(r, tasks)
 	tx.arrivals.add(r, tasks)
 }
 
