@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -61,7 +59,7 @@ func (c control) confirmLimits(ctx context.Context, h holder, s Spec) error {
 		return errNoMemoryLimits
 	case err != nil && !errors.Is(err, mpsctl.ErrUnknown):
 		return err
-	case err == nil && !sameMemory(answer, s.MemoryMiB):
+	case err == nil && !mpsctl.SameMemory(answer, s.MemoryMiB):
 		return fmt.Errorf("%w: the memory limit of the %s is %q, not %dM", errUntrue, h.what, mpsctl.FirstLine(answer), s.MemoryMiB)
 	}
 	if c.partitioned {
@@ -87,43 +85,3 @@ var errNoMemoryLimits = &actionError{
 type actionError struct{ reason, action string }
 
 func (e *actionError) Error() string { return e.reason }
-
-// sameMemory reports whether an answer can be a limit of mib MiB; no limit is
-// 0, or no answer. Daemons round down to whole GiB where there is one, so what
-// they were given is known no better than that.
-func sameMemory(answer string, mib int64) bool {
-	if answer == "" {
-		return mib == 0
-	}
-	got, unit, err := parseMemory(answer)
-	return err == nil && (got == mib || unit == "G" && got == mib>>10<<10)
-}
-
-// memoryAmount is how a daemon may write an amount: "8192M", "8 GB", or bytes,
-// decimal or not, after whatever it says before.
-var memoryAmount = regexp.MustCompile(`(?i)(?:^|[\s:=])(0x[0-9a-f]+|[0-9]+)\s*([kmg]?)i?b?$`)
-
-// parseMemory reads the amount at the end of an answer's first line, in MiB, and
-// the unit that it is written in.
-func parseMemory(s string) (mib int64, unit string, err error) {
-	match := memoryAmount.FindStringSubmatch(mpsctl.FirstLine(s))
-	if match == nil {
-		return 0, "", fmt.Errorf("read memory limit %q: there is no amount", s)
-	}
-	number, err := strconv.ParseInt(match[1], 0, 64)
-	if err != nil {
-		return 0, "", fmt.Errorf("read memory limit %q: %w", s, err)
-	}
-	if number > math.MaxInt64>>20 {
-		return 0, "", fmt.Errorf("read memory limit %q: the amount is out of range", s)
-	}
-	switch unit = strings.ToUpper(match[2]); unit {
-	case "G":
-		return number << 10, unit, nil
-	case "M":
-		return number, unit, nil
-	case "K":
-		return number >> 10, unit, nil
-	}
-	return number >> 20, unit, nil
-}

@@ -22,7 +22,7 @@ func TestMemoryIsTheSameAsRounded(t *testing.T) {
 		{"512M", 512, true}, {"511M", 512, false}, {"80896M", 80896, true}, {"79872M", 80896, false},
 		{"", 0, true}, {"0M", 0, true}, {"", 512, false}, {"0M", 512, false}, {"1G", 0, false}, {"none", 512, false}, {"none", 0, false},
 	} {
-		if got := sameMemory(tc.answer, tc.mib); got != tc.want {
+		if got := mpsctl.SameMemory(tc.answer, tc.mib); got != tc.want {
 			t.Errorf("sameMemory(%q, %d) = %t", tc.answer, tc.mib, got)
 		}
 	}
@@ -36,12 +36,12 @@ func TestParseMemory(t *testing.T) {
 		{"8192M", 8192}, {"8192MB", 8192}, {"8G", 8192}, {"8589934592", 8192}, {"0x200000000", 8192}, {"8388608K", 8192},
 		{"Device 0 limit 8192M", 8192}, {"0: 8192 MB", 8192}, {"8 GiB", 8192}, {"limit=8192m", 8192},
 	} {
-		if got, _, err := parseMemory(tc.answer); err != nil || got != tc.want {
+		if got, _, err := mpsctl.ParseMemory(tc.answer); err != nil || got != tc.want {
 			t.Errorf("parseMemory(%q) = %d, %v; want %d", tc.answer, got, err, tc.want)
 		}
 	}
 	for _, bad := range []string{"", "none", "M", "unlimited", "-8192M", "99999999999999999999"} {
-		if got, _, err := parseMemory(bad); err == nil {
+		if got, _, err := mpsctl.ParseMemory(bad); err == nil {
 			t.Errorf("parseMemory(%q) = %d", bad, got)
 		}
 	}
@@ -52,7 +52,7 @@ func FuzzParseMemory(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, answer string) {
-		if mib, _, err := parseMemory(answer); err == nil && mib < 0 {
+		if mib, _, err := mpsctl.ParseMemory(answer); err == nil && mib < 0 {
 			t.Errorf("parseMemory(%q) = %d", answer, mib)
 		}
 	})

@@ -19,6 +19,8 @@ type branch struct {
 	// multiUser: it knows multiUserFlag. usage: it refuses unknown options. static: it
 	// knows staticFlag.
 	multiUser, usage, static bool
+	// release is that of a branch with MPS v3, 0 in others.
+	release int
 }
 
 var branches = map[string]branch{
@@ -27,6 +29,8 @@ var branches = map[string]branch{
 	"550": {memory: true, status: true},
 	"555": {memory: true, status: true, multiUser: true, usage: true},
 	"590": {memory: true, status: true, multiUser: true, usage: true, static: true},
+	"615": {memory: true, status: true, multiUser: true, usage: true, static: true, release: 615},
+	"620": {memory: true, status: true, multiUser: true, usage: true, static: true, release: 620},
 }
 
 func ownBranch() branch {

@@ -10,9 +10,9 @@
 // each part works with the original of the other.
 //
 // The driver branch is the name of the directory that the program lies in (470,
-// 535, 550, 555 or 590), and 555 in any other. The original of 590 could not be had:
-// what that branch has beside 555, static partitions, is as NVIDIA documents it, and as
-// others have seen it (see partitions.go).
+// 535, 550, 555, 590, 615 or 620), and 555 in any other. The originals from 590 on could
+// not be had: static partitions, and MPS v3 of 615 and 620, are as NVIDIA documents them,
+// and as others have seen them (see partitions.go and v3daemon.go).
 //
 // A file named "behavior" in the pipe directory makes both misbehave, a line for
 // each way. The daemon's: "hang" (it takes commands and does not answer), "lie"
@@ -49,6 +49,9 @@ func run(args []string) (int, error) {
 	if pipeDir == "" {
 		pipeDir = "/tmp/nvidia-mps"
 	}
+	if filepath.Base(args[0]) == serverName && os.Getenv(server3Name) != "" {
+		return 1, serveClients3(args[1])
+	}
 	if filepath.Base(args[0]) == serverName {
 		if err := serveClients(pipeDir); err != nil {
 			return 1, err
@@ -56,6 +59,11 @@ func run(args []string) (int, error) {
 		return 0, nil
 	}
 	b := ownBranch()
+	if b.release > 0 {
+		if done, code, err := run3(pipeDir, b, args[1:]); done {
+			return code, err
+		}
+	}
 	if slices.Contains(os.Environ(), serveVariable) {
 		if err := serve(pipeDir, b, args[2:]); err != nil {
 			return 1, err
