@@ -47,6 +47,8 @@ var errUngated = &actionError{
 func (k *keeper) keepOrReplace(found process) (process, error) {
 	static := staticDaemon(found.PID)
 	switch {
+	case protocolOf(found.PID) != k.protocol.wanted:
+		return k.keepOtherProtocol(found)
 	case static == k.control.static:
 		return found, nil
 	case k.replacing && k.deviceEmpty():
@@ -65,6 +67,8 @@ func (k *keeper) outdated() error {
 	switch {
 	case k.control.dirs.ungated():
 		return errUngated
+	case protocolOf(k.process().PID) != k.protocol.wanted:
+		return errOtherProtocol
 	case staticDaemon(k.process().PID) != k.control.static:
 		return errOtherPartitioning
 	}

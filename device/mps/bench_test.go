@@ -75,7 +75,11 @@ func runTests(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build stand-in: %v\n%s", err, out)
 		return 1
 	}
-	for _, v := range append(variants, partitioner) {
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "bin", "mps-client"), "../sim/mps-client").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build client: %v\n%s", err, out)
+		return 1
+	}
+	for _, v := range slices.Concat(variants, third, []variant{partitioner}) {
 		if err := os.MkdirAll(filepath.Join(dir, v.branch), 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -184,6 +188,8 @@ type bench struct {
 	answer time.Duration
 	// startScope stands in for systemd's where a test sets it.
 	startScope func(context.Context, scope) error
+	// tenant finds the tasks of other drivers where a test sets it.
+	tenant TenantFinder
 }
 
 // newBench is for tests of the supervisor alone, which run beside others.
@@ -231,7 +237,7 @@ func benchOptions(dir, program string) Options {
 func (b *bench) start() {
 	b.t.Helper()
 	o := benchOptions(b.dir, b.program)
-	o.HostShm, o.startScope, o.LibraryPath = b.hostShm, b.startScope, b.libraries
+	o.HostShm, o.startScope, o.LibraryPath, o.Tenant = b.hostShm, b.startScope, b.libraries, b.tenant
 	o.timeout = cmp.Or(b.timeout, o.timeout)
 	o.intervals.answer = cmp.Or(b.answer, o.intervals.answer)
 	o.Changed = func() {

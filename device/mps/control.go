@@ -44,8 +44,11 @@ func (c control) start(ctx context.Context, speaks dialect) (process, error) {
 	if err := c.dirs.clearPipes(); err != nil {
 		return process{}, err
 	}
-	var problem error
-	for _, args := range speaks.options() {
+	attempts, problem := speaks.options()
+	if problem != nil {
+		return process{}, problem
+	}
+	for _, args := range attempts {
 		problem = c.launch(ctx, args)
 		if errors.Is(problem, mpsctl.ErrTimeout) || ctx.Err() != nil {
 			break
@@ -106,12 +109,29 @@ func (c control) knows(ctx context.Context, command string) (bool, error) {
 	return err == nil, err
 }
 
+// quit asks a daemon to end.
+func (c control) quit(daemon process) {
+	if protocolOf(daemon.PID) == ProtocolV3 {
+		_, _ = mpsctl.V3{Control: c.Control}.Do(context.Background(), "-q")
+		return
+	}
+	_, _ = c.Ask(context.Background(), "quit -t 1")
+}
+
+// protocolOf is the protocol with which a daemon was started.
+func protocolOf(pid int) Protocol {
+	if args := arguments(pid); slices.Contains(args, "-p") && slices.Contains(args, "3") {
+		return ProtocolV3
+	}
+	return ProtocolV2
+}
+
 // end stops the daemon, by force if it does not listen, with all that was ever
 // started for its directories, and removes them.
 func (c control) end(log hclog.Logger) {
 	if p, err := c.find(); err == nil {
 		log.Info("stopping MPS control daemon", "device", c.uuid, "pid", p.PID)
-		_, _ = c.Ask(context.Background(), "quit -t 1")
+		c.quit(p)
 	}
 	if err := c.endAll(log, roleDaemon, roleServer, roleGate); err != nil {
 		log.Warn("cannot end MPS processes", "device", c.uuid, "error", err)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // dirs are a daemon's directories. In pipe tasks find the gate; own is where the
@@ -75,7 +77,7 @@ func (d dirs) socket() string { return filepath.Join(d.own, controlSocket) }
 func (d dirs) gate() string   { return filepath.Join(d.pipe, controlSocket) }
 
 // entries are what a control daemon makes in its directory.
-var entries = []string{"control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"}
+var entries = []string{"control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid", gpu.MPSServer}
 
 // clearPipes removes what an earlier daemon left: a daemon that finds a FIFO in the
 // place of its PID file waits at it forever.

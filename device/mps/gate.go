@@ -32,14 +32,18 @@ import (
 // a gate; its main must then call RunGate.
 const GateCommand = "mps-gate"
 
+// knowsPlaces is the last argument of gates that place programs in namespaces, which those
+// of earlier releases do not.
+const knowsPlaces = "places"
+
 // RunGate serves a gate until the process ends. args are the directory that tasks
 // see and the daemon's own; after "detach" it starts such a gate and returns.
 func RunGate(args []string) error {
 	if len(args) > 0 && args[0] == detach {
 		return detachGate(args[1:])
 	}
-	if len(args) != 2 {
-		return fmt.Errorf("%s: want two directories, got %q", GateCommand, args)
+	if len(args) != 3 || args[2] != knowsPlaces {
+		return fmt.Errorf("%s: want two directories and %s, got %q", GateCommand, knowsPlaces, args)
 	}
 	g := newGate(hclog.New(&hclog.LoggerOptions{Name: "mps-gate", Output: os.Stderr}), filepath.Join(args[1], controlSocket))
 	logs, err := openLogPipe(filepath.Join(args[0], logPipe))
@@ -167,6 +171,8 @@ type gate struct {
 	log hclog.Logger
 	// daemon is the path of the daemon's own socket.
 	daemon string
+	// placing is how long a program waits for its namespace.
+	placing time.Duration
 	// introduction is how long a program may take to introduce itself, and status how
 	// long the daemon waits for the status of a program that it gave to its server.
 	introduction, status time.Duration
@@ -174,7 +180,7 @@ type gate struct {
 }
 
 func newGate(log hclog.Logger, daemon string) *gate {
-	return &gate{log: log, daemon: daemon, introduction: 10 * time.Second, status: time.Second, peers: newPeers(time.Now)}
+	return &gate{log: log, daemon: daemon, placing: 10 * time.Second, introduction: 10 * time.Second, status: time.Second, peers: newPeers(time.Now)}
 }
 
 func (g *gate) serve(ctx context.Context, listener *net.UnixListener) error {
@@ -255,7 +261,12 @@ func (g *gate) admit(client mpswire.Conn, p peer) error {
 	if err := client.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	daemon, err := mpswire.Dial(g.daemon)
+	socket, done, err := g.socketOf(client, p)
+	if err != nil {
+		return err
+	}
+	daemon, err := mpswire.Dial(socket)
+	done()
 	if err != nil {
 		return fmt.Errorf("reach the daemon: %w", err)
 	}

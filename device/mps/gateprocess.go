@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
 // gateName is what a gate is called in lists of processes.
@@ -65,6 +67,9 @@ func (c control) findGate() (process, error) {
 	if c.roleOf(pid) != roleGate {
 		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, c.dirs.gate(), errGone)
 	}
+	if mpsctl.PlacesOf(c.dirs.own).Exist() && !slices.Contains(arguments(pid), knowsPlaces) {
+		return process{}, fmt.Errorf("process %d is the gate of an earlier release, which places no programs: %w", pid, errGone)
+	}
 	return findProcess(pid)
 }
 
@@ -90,7 +95,7 @@ func (c control) startGate(parent context.Context) (process, error) {
 		return process{}, err
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, c.self, GateCommand, detach, c.dirs.pipe, c.dirs.own)
+	cmd := exec.CommandContext(ctx, c.self, GateCommand, detach, c.dirs.pipe, c.dirs.own, knowsPlaces)
 	cmd.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe}
 	cmd.Dir, cmd.Stdin, cmd.Stderr = "/", lock, log
 	said, err := cmd.Output()

@@ -53,6 +53,12 @@ type keeper struct {
 	unanswered int
 	gate       process
 	health     serverHealth
+	// tenant finds out which task of another driver a process is of; nil where nobody knows.
+	// seen is when each namespace was first seen.
+	tenant TenantFinder
+	seen   map[string]time.Time
+	// protocol is the one that the daemon is to have.
+	protocol protocolChoice
 	// replacing is set when a daemon is to go that is not as one is started now.
 	replacing bool
 	cancel    context.CancelFunc
@@ -112,6 +118,9 @@ func (k *keeper) acquire(ctx context.Context) error {
 	if err := k.control.dirs.make(); err != nil {
 		return err
 	}
+	if err := k.chooseProtocol(ctx); err != nil {
+		return err
+	}
 	found, err := k.locate()
 	if err != nil && !errors.Is(err, errGone) {
 		return k.replaceIfEmpty(err)
@@ -126,10 +135,11 @@ func (k *keeper) acquire(ctx context.Context) error {
 		}
 		strange = k.control.dirs.shmNames()
 		k.log.Info("starting MPS control daemon", "device", k.control.uuid)
-		if found, err = k.control.start(ctx, k.legacy()); err != nil {
+		if found, err = k.control.start(ctx, k.dialectOf(k.protocol.wanted)); err != nil {
 			return err
 		}
 	}
+	k.speaks = k.dialectOf(protocolOf(found.PID))
 	if err := k.openGate(ctx); err != nil {
 		return err
 	}
@@ -140,7 +150,6 @@ func (k *keeper) acquire(ctx context.Context) error {
 	}
 	spec := k.wanted()
 	k.control.partitioned = staticDaemon(found.PID)
-	k.speaks = k.legacy()
 	can, err := k.speaks.prepare(ctx, spec)
 	if err != nil {
 		return k.replaceIfEmpty(err)
@@ -267,6 +276,7 @@ func (k *keeper) watch(ctx context.Context) error {
 					return err
 				}
 			}
+			k.placeTenants(ctx)
 		case moment := <-k.empty:
 			k.sweep(moment)
 			if err := k.outdated(); err != nil {
@@ -305,6 +315,9 @@ func (k *keeper) question(ctx context.Context, failures int) (int, error) {
 	}
 	if ctx.Err() != nil {
 		return failures, ctx.Err()
+	}
+	if err == nil {
+		err = k.keepNamespaces(ctx)
 	}
 	if err := k.control.dirs.boundLogs(); err != nil {
 		k.log.Warn("cannot truncate the logs of MPS", "device", k.control.uuid, "error", err)
@@ -380,6 +393,7 @@ func (k *keeper) want(s Spec) {
 		}
 	}
 	if k.spec.sameLimits(s) {
+		k.spec.Members, k.spec.MembersAt = s.Members, s.MembersAt
 		return
 	}
 	k.spec = s
@@ -407,6 +421,11 @@ func (k *keeper) markReady(d daemonRecord, confirmed Spec, f features) {
 	k.status.ControlDir = k.control.dirs.own
 	k.status.Server, k.status.MultiUser, k.status.Priorities = ServerActive, f.multiUser, f.priorities
 	k.status.Partitioning = f.partitioning
+	k.status.Protocol, k.status.Multiprocessors = max(f.protocol, ProtocolV2), f.multiprocessors
+	k.status.ProtocolReason = k.protocol.reason
+	if k.status.Protocol != k.protocol.wanted {
+		k.status.ProtocolReason = "tasks are on the device, which keeps its daemon until it is empty"
+	}
 	k.mu.Unlock()
 	k.changed()
 }

@@ -12,8 +12,9 @@ import (
 
 // dialect is how a daemon is spoken to.
 type dialect interface {
-	// options are the command lines that may start such a daemon, the best first.
-	options() [][]string
+	// options are the command lines that may start such a daemon, the best first, and makes
+	// what they name.
+	options() ([][]string, error)
 	// prepare gives the daemon and its server their limits, with a server started where
 	// there is none, and tells what they can do.
 	prepare(context.Context, Spec) (features, error)
@@ -28,6 +29,9 @@ type features struct {
 	server                int
 	multiUser, priorities bool
 	partitioning          Partitioning
+	// protocol is ProtocolV3 where tasks have namespaces, of so many multiprocessors.
+	protocol        Protocol
+	multiprocessors int
 }
 
 // legacy is MPS v2: commands on the control program's standard input, limits of the
@@ -41,7 +45,7 @@ type legacy struct {
 
 func (k *keeper) legacy() legacy { return legacy{k.control, k.log, k.now, &k.health} }
 
-func (l legacy) options() [][]string {
+func (l legacy) options() ([][]string, error) {
 	all := [][]string{{"-d"}}
 	if l.multiUser {
 		all = nil
@@ -56,7 +60,7 @@ func (l legacy) options() [][]string {
 			all[i] = append(all[i], staticFlag)
 		}
 	}
-	return all
+	return all, mpsctl.PlacesOf(l.dirs.own).End()
 }
 
 func (l legacy) prepare(ctx context.Context, spec Spec) (can features, err error) {
@@ -81,7 +85,7 @@ func (l legacy) limit(ctx context.Context, spec Spec) (int, error) {
 		return 0, err
 	}
 	return server, l.judge(ctx, server, func(quiet int64) error {
-		if err := l.awaitClients(ctx, server, quiet); err != nil {
+		if err := l.awaitClients(ctx, server, quiet, l.state); err != nil {
 			return err
 		}
 		limits := serverLimits(server)
@@ -111,7 +115,7 @@ func (l legacy) confirm(ctx context.Context, spec Spec, known int) error {
 	}
 	server := servers[len(servers)-1]
 	return l.judge(ctx, server, func(quiet int64) error {
-		if err := l.takesClients(ctx, server, quiet); err != nil {
+		if err := l.takesClients(ctx, server, quiet, l.state); err != nil {
 			return err
 		}
 		if known != 0 && known != server {

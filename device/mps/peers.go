@@ -180,7 +180,7 @@ func (s *peers) admitted(p peer) {
 // until those have ended, and all that come after it.
 func (s *peers) checkUser(p peer, daemon mpswire.Conn) error {
 	who, err := credentialsOf(daemon)
-	if err != nil || slices.ContainsFunc(children(int(who.Pid)), multiUserServer) {
+	if err != nil || slices.ContainsFunc(children(int(who.Pid)), multiUserServer) || slices.Contains(arguments(int(who.Pid)), "-m") {
 		return err
 	}
 	s.mu.Lock()

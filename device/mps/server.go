@@ -118,10 +118,13 @@ func (c control) state(ctx context.Context, pid int) (ServerState, error) {
 	}
 }
 
+// stateQuestion asks a server for its state.
+type stateQuestion func(ctx context.Context, server int) (ServerState, error)
+
 // takesClients returns an error unless the server takes clients. What server.log held
 // before an offset was there when the server last did.
-func (c control) takesClients(ctx context.Context, pid int, quiet int64) error {
-	state, err := c.state(ctx, pid)
+func (c control) takesClients(ctx context.Context, pid int, quiet int64, ask stateQuestion) error {
+	state, err := ask(ctx, pid)
 	switch {
 	case err != nil:
 		return err
@@ -140,10 +143,10 @@ func (c control) takesClients(ctx context.Context, pid int, quiet int64) error {
 
 // awaitClients is takesClients for a server that may have started a moment ago: that
 // it initializes is no fault yet.
-func (c control) awaitClients(ctx context.Context, pid int, quiet int64) error {
+func (c control) awaitClients(ctx context.Context, pid int, quiet int64, ask stateQuestion) error {
 	limit := time.After(c.Timeout)
 	for {
-		err := c.takesClients(ctx, pid, quiet)
+		err := c.takesClients(ctx, pid, quiet, ask)
 		var server *serverError
 		if !errors.As(err, &server) || server.state != ServerInitializing {
 			return err

@@ -14,6 +14,12 @@ type Spec struct {
 	MaxClients int
 	// Static divides the multiprocessors into partitions, in the place of Percent.
 	Static bool
+	// Protocol is the MPS protocol that is wanted of the daemon.
+	Protocol Protocol
+	// Members are the namespaces of the tasks on the device under MPS v3, as the leases that
+	// were read at MembersAt name them.
+	Members   []string
+	MembersAt time.Time
 	// EmptyAt is a moment at which no task was on the device, zero while there
 	// may be one. What tasks left in the shared memory before is removed, and a
 	// daemon that does not answer may be replaced.
@@ -22,8 +28,8 @@ type Spec struct {
 
 // sameLimits reports whether two specs want the same of the daemon itself.
 func (s Spec) sameLimits(other Spec) bool {
-	s.EmptyAt, other.EmptyAt = time.Time{}, time.Time{}
-	return s == other
+	return s.UUID == other.UUID && s.MemoryMiB == other.MemoryMiB && s.Percent == other.Percent && s.MaxClients == other.MaxClients &&
+		s.Static == other.Static && s.Protocol == other.Protocol
 }
 
 // ServerState is what an MPS server says of itself.
@@ -70,6 +76,11 @@ type Status struct {
 	Priorities bool
 	// MultiUser is true when the server was seen to take clients of every user.
 	MultiUser bool
+	// Protocol is that of the daemon, and ProtocolReason why it is not the other one.
+	Protocol       Protocol
+	ProtocolReason string
+	// Multiprocessors are the device's under MPS v3, where limits are percentages of them.
+	Multiprocessors int
 	// Partitioning is how the daemon divides the multiprocessors, which is not as wanted
 	// until a former daemon is replaced.
 	Partitioning Partitioning

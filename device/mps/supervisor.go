@@ -33,6 +33,8 @@ type Options struct {
 	HostShm bool
 	// ShmMiB is the size of a daemon's own /dev/shm, which its tasks share.
 	ShmMiB int64
+	// Tenant finds out which task of another driver a process is of.
+	Tenant TenantFinder
 	// Changed is called whenever a daemon became ready, or ceased to be.
 	Changed   func()
 	intervals intervals
@@ -195,6 +197,7 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 	k := &keeper{
 		log:       s.options.Logger,
 		control:   s.control(spec.UUID),
+		tenant:    s.options.Tenant,
 		intervals: s.options.intervals, now: time.Now, changed: s.options.Changed,
 		spec: spec, emptyAt: spec.EmptyAt, downSince: now,
 		cancel: cancel, done: make(chan struct{}), reload: make(chan struct{}, 1), ask: make(chan struct{}, 1), empty: make(chan time.Time, 1),

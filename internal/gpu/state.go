@@ -93,9 +93,18 @@ type MPSState struct {
 	FaultOf string `json:"fault_of,omitempty"`
 	// Partitioning is set where every task has multiprocessors of its own.
 	Partitioning *MPSPartitioning `json:"partitioning,omitempty"`
+	// Protocol is 3 where each task has a namespace of MPS v3, in the server MPSServer; 0 or
+	// 2 elsewhere. ProtocolReason says why that one, for a person.
+	Protocol       int    `json:"protocol,omitempty"`
+	ProtocolReason string `json:"protocol_reason,omitempty"`
+	// Multiprocessors are the device's, 0 where they are not known.
+	Multiprocessors int `json:"multiprocessors,omitempty"`
 	// MaxClients is how many client processes the daemon can serve.
 	MaxClients int `json:"max_clients"`
 }
+
+// MPSServer is the name of the server under MPS v3 that has the namespaces of tasks.
+const MPSServer = "tasks"
 
 // CommandDir is the pipe directory in which the daemon takes commands.
 func (s MPSState) CommandDir() string {

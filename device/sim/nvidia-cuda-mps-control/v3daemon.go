@@ -89,10 +89,13 @@ func run3(pipeDir string, b branch, args []string) (done bool, code int, err err
 			rest = append(rest, args[i])
 		}
 	}
+	if daemon { // it takes the place of one that was killed
+		_ = os.Remove(filepath.Join(pipeDir, protocolFile))
+	}
 	if p := os.Getenv("CUDA_MPS_PROTOCOL_VERSION"); p != "" {
 		protocol = p // "the environment variable takes precedence"
 	}
-	if _, err := os.Stat(filepath.Join(pipeDir, protocolFile)); err == nil {
+	if text, err := os.ReadFile(filepath.Join(pipeDir, protocolFile)); err == nil && alive(atoi(string(text))) {
 		protocol = "3"
 	}
 	switch {
@@ -117,6 +120,11 @@ func run3(pipeDir string, b branch, args []string) (done bool, code int, err err
 	}
 	code, err = command3(pipeDir, rest)
 	return true, code, err
+}
+
+func atoi(text string) (n int) {
+	_, _ = fmt.Sscan(text, &n)
+	return n
 }
 
 // command3 has the daemon carry out a command, and prints what it says.
@@ -170,7 +178,7 @@ func serve3(pipeDir string, release int, multiuser bool, config string) error {
 	}
 	open, err := listen(pipeDir, "control", 0o666)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(pipeDir, protocolFile), nil, 0o644)
+		err = os.WriteFile(filepath.Join(pipeDir, protocolFile), fmt.Append(nil, os.Getpid()), 0o644)
 	}
 	if err != nil {
 		return report(err)
