@@ -135,3 +135,39 @@ gpu { model = "H100" }`)
 		t.Errorf("the daemon is now %+v", now)
 	}
 }
+
+// What the daemon's protocol is, and why, is told; limits that no program can leave make a
+// grade.
+func TestMPSProtocolIsTold(t *testing.T) {
+	for _, tc := range []struct {
+		branch, options string
+		protocol        int64
+		why, grade      string
+	}{
+		{"555", "", 2, "the control program has no protocol 3, which came with branch 615", ""},
+		{"615", "", 3, "the control program has protocol 3", ""},
+		{"615", "exclusive = true", 3, "the control program has protocol 3", gpu.ComputeEnforced},
+		{"620", `protocol = "2"`, 2, `mps { protocol = "2" } is configured`, ""},
+	} {
+		t.Run(tc.branch+" "+tc.options, func(t *testing.T) {
+			r := newRig(t)
+			r.branch, r.mps = tc.branch, tc.options
+			topology := filepath.Join(r.dir, "machine.hcl")
+			writeFile(t, topology, `machine "m" {}
+gpu { model = "H100" }`)
+			r.start(topology, `mode = "slice"`)
+			groups := r.until("all is healthy", allHealthy)
+			if got := groups[0].Attributes[gpu.AttrMPSProtocol]; got == nil || *got.Int != tc.protocol {
+				t.Errorf("the protocol is %+v", got)
+			}
+			grade := ""
+			if a := groups[0].Attributes[gpu.AttrComputeGrade]; a != nil {
+				grade = plan.AttributeText(a)
+			}
+			state := must(r.openState().GPUs())[0]
+			if grade != tc.grade || state.MPS.ProtocolReason != tc.why {
+				t.Errorf("the grade of compute is %q, the protocol %d because %q", grade, state.MPS.Protocol, state.MPS.ProtocolReason)
+			}
+		})
+	}
+}

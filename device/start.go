@@ -15,10 +15,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/prepare"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -104,7 +106,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform, cgroup
 	old, err := state.GPUs()
 	report("states", err)
 	tracker.Restore(old)
-	daemons, err := newDaemons(log, c, wake.pull)
+	daemons, err := newDaemons(log, c, reservations, wake.pull)
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +128,17 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform, cgroup
 
 // newDaemons makes a supervisor of MPS daemons; changed is called when one became ready, or
 // ceased to be.
-func newDaemons(log hclog.Logger, c *config.Config, changed func()) (*mps.Supervisor, error) {
+func newDaemons(log hclog.Logger, c *config.Config, reservations *occupancy.Reservations, changed func()) (*mps.Supervisor, error) {
+	tenants := &occupancy.Tenants{Knows: reservations.Knows}
+	tenant := func(uuid string, _ int, group string, multiprocessors int) (mps.Tenant, error) {
+		scope, d, err := tenants.Find(uuid, group)
+		share := plan.ShareOf(d)
+		return mps.Tenant{Group: scope, Limits: mpsctl.LimitsOf(share.MemoryMiB, share.LimitMilli, multiprocessors)}, err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
 	return mps.New(mps.Options{Logger: log, StateDir: c.StateDir, Program: c.MPS.Control, Self: self, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(),
-		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Changed: changed})
+		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Tenant: tenant, Changed: changed})
 }

@@ -34,15 +34,18 @@ func (d *Driver) terminateClients(t *task) error {
 	ctx, cancel := context.WithTimeout(d.ctx, terminateTimeout)
 	defer cancel()
 	c := mpsctl.Control{Program: state.Control, PipeDir: state.CommandDir(), Timeout: questionTimeout}
-	servers, err := c.Servers(ctx)
-	if err != nil {
-		return err
-	}
 	dirs, err := cgroups.Tree(cgroups.Of(t.record.Lease), cgroups.Unified())
 	if err != nil {
 		return err
 	}
 	own, err := cgroups.Processes(dirs)
+	if err != nil {
+		return err
+	}
+	if state.Protocol == 3 {
+		return terminatePrograms(ctx, mpsctl.V3{Control: c}, func(pid int) bool { return slices.Contains(own, pid) })
+	}
+	servers, err := c.Servers(ctx)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 		d.logger.Warn("Nomad's data_dir is not mounted with nosuid and nodev: setuid programs and devices that tasks leave there work for people who log in to this node", "path", cfg.AllocDir)
 	}
 	id := record.NewID(cfg)
-	p.record = record.Record{Version: record.Version, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, Lease: gpu.Lease{
+	p.record = record.Record{Version: record.Version, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, BelowNormal: p.share.Env[gpu.EnvMPSPriority] == "1", Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
 		Container: id, Cgroup: cgroups.Path(env.settings.Namespace, id, cfg.Resources, cgroups.Unified()),

@@ -31,6 +31,7 @@ func (d *Driver) remove(c *runtime.Container) error {
 	}
 	if r, err := record.Of(c); err == nil {
 		d.returnPartition(ctx, n, r.Lease)
+		d.returnNamespace(ctx, n, r.Lease)
 	}
 	if err := c.Remove(ctx); err != nil {
 		return err

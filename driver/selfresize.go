@@ -54,6 +54,10 @@ func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string
 	if err := s.driver.leases.Resize(after); err != nil {
 		return "", err
 	}
+	if err := limitNamespace(ctx, n, after, t.record.BelowNormal); err != nil {
+		before.Phase = gpu.PhaseRunning
+		return "", errors.Join(err, s.driver.leases.Resize(before))
+	}
 	if err := limitNow(ctx, after, state, before.Holdings[0]); err != nil {
 		before.Phase = gpu.PhaseRunning
 		return "", errors.Join(fmt.Errorf("resize: memory_limit: the GPU's driver was not changed: %w", err), s.driver.leases.Resize(before))
@@ -61,6 +65,9 @@ func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string
 	t.own.holdings.Store(&after.Holdings)
 	share := describeShare(spec.Share{Holdings: after.Holdings})
 	s.driver.emit(t.cfg, "the task has changed its GPU share: "+share, map[string]string{gpu.ComputeDetail: strconv.FormatInt(h.GuaranteeMilli, 10)})
+	if _, _, _, found := namespaced(n, after); found {
+		return share + "; it holds from now on", nil
+	}
 	return share + later(h, before.Holdings[0], state.Sharing), nil
 }
 

@@ -279,6 +279,9 @@ func (s *start) prepareHost(ctx context.Context) error {
 	if err := s.driver.takePartition(ctx, s.plan); err != nil {
 		return err
 	}
+	if err := s.driver.takeNamespace(ctx, s.plan); err != nil {
+		return err
+	}
 	return s.plan.prepare(ctx)
 }
 
@@ -286,6 +289,7 @@ func (s *start) removeHostResources() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	s.driver.returnPartition(ctx, s.plan.env, s.plan.record.Lease)
+	s.driver.returnNamespace(ctx, s.plan.env, s.plan.record.Lease)
 	return s.driver.removeHostResources(s.plan.record.Lease.Container)
 }
 

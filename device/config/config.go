@@ -135,13 +135,19 @@ func (p *parser) driver(raw rawConfig) Driver {
 
 func (p *parser) mps(raw *MPS) MPS {
 	if raw == nil {
-		raw = &MPS{Control: "nvidia-cuda-mps-control", MultiUser: true, ShmSize: "1GiB"}
+		raw = &MPS{Control: "nvidia-cuda-mps-control", MultiUser: true, ShmSize: "1GiB", Protocol: "auto"}
 	}
 	if raw.Control == "" {
 		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
 	}
 	if raw.MaxClients < 0 || raw.MaxClients > mps.MostClients {
 		p.fail("mps.max_clients %d is not valid (from 1 to %d, which an MPS server takes with CUDA 13.1 and later, or 0 for the limit of the GPU and CUDA version)", raw.MaxClients, mps.MostClients)
+	}
+	switch {
+	case raw.Protocol != "auto" && raw.Protocol != "2" && raw.Protocol != "3":
+		p.fail("mps.protocol %q is not valid (\"auto\", \"2\" or \"3\")", raw.Protocol)
+	case raw.Protocol == "3" && raw.Static:
+		p.fail("mps.protocol \"3\" is not valid with static_partitioning, which is of protocol 2 (write \"auto\" or \"2\")")
 	}
 	return *raw
 }

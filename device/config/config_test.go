@@ -127,6 +127,8 @@ func TestConfigMistakes(t *testing.T) {
 		{`mps { max_clients = 4096 }`, `mps.max_clients 4096 is not valid`},
 		{`mps { shm_size = "0" }`, `mps.shm_size "0" is not a size of at least 1 MiB`},
 		{`mps { shm_size = "plenty" }`, `mps.shm_size "plenty" is not a size`},
+		{`mps { protocol = "4" }`, `mps.protocol "4" is not valid ("auto", "2" or "3")`},
+		{"mps {\n protocol = \"3\"\n static_partitioning = true\n}", `mps.protocol "3" is not valid with static_partitioning`},
 		{`mps { control = "" }`, `mps.control is empty`},
 		{`health { interval = "0s" }`, `health.interval "0s"`},
 		{"health {\n application_xids = [48]\n fatal_xids = [48]\n}", `XID 48 is both in application_xids and in fatal_xids`},

@@ -75,6 +75,7 @@ type MPS struct {
 	ShmSize    string `codec:"shm_size"`
 	Exclusive  bool   `codec:"exclusive"`
 	Static     bool   `codec:"static_partitioning"`
+	Protocol   string `codec:"protocol"`
 }
 
 type rawHAMi struct {

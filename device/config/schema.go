@@ -97,6 +97,7 @@ var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"exclusive":   withDefault("exclusive", "bool", `false`),
 
 	"static_partitioning": withDefault("static_partitioning", "bool", `false`),
+	"protocol":            withDefault("protocol", "string", `"auto"`),
 })
 
 var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{

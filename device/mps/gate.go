@@ -42,8 +42,8 @@ func RunGate(args []string) error {
 	if len(args) > 0 && args[0] == detach {
 		return detachGate(args[1:])
 	}
-	if len(args) != 3 || args[2] != knowsPlaces {
-		return fmt.Errorf("%s: want two directories and %s, got %q", GateCommand, knowsPlaces, args)
+	if len(args) < 2 {
+		return fmt.Errorf("%s: want two directories, got %q", GateCommand, args)
 	}
 	g := newGate(hclog.New(&hclog.LoggerOptions{Name: "mps-gate", Output: os.Stderr}), filepath.Join(args[1], controlSocket))
 	logs, err := openLogPipe(filepath.Join(args[0], logPipe))

@@ -19,10 +19,7 @@ func (k *keeper) chooseProtocol(ctx context.Context) error {
 	spec := k.wanted()
 	switch {
 	case spec.Protocol == ProtocolV2:
-		k.protocol = protocolChoice{ProtocolV2, "mps { protocol = \"2\" } is configured"}
-		return nil
-	case spec.Static:
-		k.protocol = protocolChoice{ProtocolV2, "mps { static_partitioning } is configured"}
+		k.protocol = protocolChoice{ProtocolV2, spec.ProtocolReason}
 		return nil
 	}
 	found, err := mpsctl.Detect(ctx, k.control.Program, k.control.Control)

@@ -14,8 +14,9 @@ type Spec struct {
 	MaxClients int
 	// Static divides the multiprocessors into partitions, in the place of Percent.
 	Static bool
-	// Protocol is the MPS protocol that is wanted of the daemon.
-	Protocol Protocol
+	// Protocol is the MPS protocol that is wanted of the daemon, ProtocolReason why 2 is.
+	Protocol       Protocol
+	ProtocolReason string
 	// Members are the namespaces of the tasks on the device under MPS v3, as the leases that
 	// were read at MembersAt name them.
 	Members   []string

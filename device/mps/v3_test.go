@@ -105,7 +105,7 @@ func TestProtocolIsDetected(t *testing.T) {
 			t.Parallel()
 			b := newBenchWith(t, tc.v, false)
 			spec := b.spec()
-			spec.Protocol = tc.want
+			spec.Protocol, spec.ProtocolReason = tc.want, "it is configured"
 			b.Want([]Spec{spec})
 			if tc.refused != "" {
 				if s := b.until("it is refused", reason(tc.refused)); !strings.Contains(s.Action, "615") {

@@ -31,6 +31,7 @@ type Reservations struct {
 	mu    sync.Mutex
 	fresh []madeReservation
 
+	// made changes under mu, and is read without it by those that call Look alone.
 	made   []madeReservation
 	saved  []byte
 	looked time.Time
@@ -86,6 +87,21 @@ func (r *Reservations) Add(one gpu.Reservation, now time.Time) {
 	r.fresh = append(r.fresh, madeReservation{Reservation: one, MadeAt: now.UTC(), seen: now})
 }
 
+// Knows reports whether a reservation was given out to a task without a lease.
+func (r *Reservations) Knows(one gpu.Reservation) bool {
+	value, err := one.EnvValue()
+	if err != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	same := func(m madeReservation) bool {
+		its, err := m.EnvValue()
+		return err == nil && its == value && m.EnvKey() == one.EnvKey()
+	}
+	return slices.ContainsFunc(r.made, same) || slices.ContainsFunc(r.fresh, same)
+}
+
 // takeIn adds the fresh ones. Nomad gives an instance out only when it is free,
 // so an earlier reservation of it is over.
 func (r *Reservations) takeIn() {
@@ -103,15 +119,21 @@ func (r *Reservations) takeIn() {
 func (r *Reservations) Look(leases []gpu.Lease, now time.Time) (live, recent map[string]Holder, err error) {
 	var problem error
 	r.takeIn()
-	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return m.leased(leases) })
+	r.drop(func(m madeReservation) bool { return m.leased(leases) })
 	if len(r.made) > 0 && now.Sub(r.looked) >= lookPause {
 		r.looked = now
 		problem = r.Match(now)
 	}
-	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
+	r.drop(func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
 	r.saved, err = datafile.Write(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
 	live, recent = r.Held(now)
 	return live, recent, errors.Join(problem, err)
+}
+
+func (r *Reservations) drop(which func(madeReservation) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made = slices.DeleteFunc(r.made, which)
 }
 
 // Held is what those hold whose task runs, or is about to, and what all hold:
@@ -148,6 +170,8 @@ func (r *Reservations) Match(now time.Time) error {
 			running[n] = running[n] || entry != nil && bytes.Contains(env, entry)
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for n := range r.made {
 		m := &r.made[n]
 		if m.running = running[n] || problem != nil && m.running; m.running {

@@ -78,7 +78,10 @@ func attributesOf(m MachineTraits, u *Unit) map[string]*structs.Attribute {
 	if u.MPS != nil {
 		a.number(gpu.AttrMaxClients, int64(u.MPS.MaxClients), "")
 		a.text(gpu.AttrMPSUsers, u.MPS.Users)
-		if u.MPS.Partitioning != nil {
+		if u.MPS.Protocol > 0 {
+			a.number(gpu.AttrMPSProtocol, int64(u.MPS.Protocol), "")
+		}
+		if u.MPS.Partitioning != nil || u.MPS.Protocol == 3 && u.Exclusive { // a program that leaves MPS gets no GPU
 			a.text(gpu.AttrComputeGrade, gpu.ComputeEnforced)
 		}
 	}

@@ -137,10 +137,7 @@ func environment(r gpu.Reservation, units []*Unit) (map[string]string, error) {
 // limits are what makes a CUDA program keep to its share. HAMi-core keeps the limits of the
 // first program in a file: each reservation has its own, or a later task would have them.
 func (u *Unit) limits(d gpu.ReservedDevice) map[string]string {
-	share := gpu.Share{MemoryMiB: d.MemoryMiB, LimitMilli: d.BurstMilli}
-	if d.Mode == gpu.ModeSlice {
-		share.LimitMilli = min(d.Milli, d.BurstMilli)
-	}
+	share := ShareOf(d)
 	switch {
 	case u.Sharing.Mechanism == gpu.SharingMPS && u.MPS != nil:
 		env := gpu.MPSEnv(u.MPS.PipeDir, u.MPS.LogDir, share)
@@ -153,6 +150,15 @@ func (u *Unit) limits(d gpu.ReservedDevice) map[string]string {
 	default:
 		return nil
 	}
+}
+
+// ShareOf is what a task of another driver may use of a part of a device.
+func ShareOf(d gpu.ReservedDevice) gpu.Share {
+	share := gpu.Share{MemoryMiB: d.MemoryMiB, LimitMilli: d.BurstMilli}
+	if d.Mode == gpu.ModeSlice {
+		share.LimitMilli = min(d.Milli, d.BurstMilli)
+	}
+	return share
 }
 
 // seatsOnly is what other drivers are told of a device that only tasks of ours can have

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
@@ -27,6 +28,7 @@ func (p *Preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 	for _, u := range units {
 		if u.NeedsDaemon() {
 			spec := p.mpsSpec(u)
+			spec.Members, spec.MembersAt = gpu.MPSNamespaces(u.UUID, inputs.Leases), inputs.LeasesReadAt
 			if p.empty(u) {
 				spec.EmptyAt = inputs.LeasesReadAt
 			}
@@ -48,6 +50,7 @@ func (p *Preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 func (p *Preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
 	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 		Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
+		Protocol: int(status.Protocol), ProtocolReason: status.ProtocolReason, Multiprocessors: status.Multiprocessors,
 		Control: p.Config.MPS.Control, Priorities: status.Priorities, MaxClients: p.mpsSpec(u).MaxClients}
 	switch {
 	case status.Generation == 0: // it was never seen with a server
@@ -144,6 +147,22 @@ func (p *Preparer) mpsSpec(u *plan.Unit) mps.Spec {
 	if u.Sharing.Mode == gpu.ModeSlice {
 		s.MemoryMiB = int64(u.Slices) * u.Sharing.SliceMiB
 	}
+	s.Protocol, s.ProtocolReason = protocolOf(p.Config.MPS, u)
 	s.MaxClients = plan.MaxClients(p.Config, u, p.versions[u.GPU.Vendor])
 	return s
+}
+
+// protocolOf is the MPS protocol that is wanted of a unit's daemon, and why that is 2.
+func protocolOf(c config.MPS, u *plan.Unit) (wanted mps.Protocol, why string) {
+	switch {
+	case c.Protocol == "2":
+		return mps.ProtocolV2, "mps { protocol = \"2\" } is configured"
+	case u.Static:
+		return mps.ProtocolV2, "mps { static_partitioning } is configured"
+	case u.Instance != nil:
+		return mps.ProtocolV2, "NVIDIA documents MPS v3 for GPUs, not for MIG instances"
+	case c.Protocol == "3":
+		return mps.ProtocolV3, ""
+	}
+	return mps.ProtocolAuto, ""
 }

@@ -25,6 +25,8 @@ type Record struct {
 	// CeilingMilli is the most compute that the operator lets a task with a part of a GPU
 	// use.
 	CeilingMilli int64 `json:"ceiling_milli,omitempty"`
+	// BelowNormal is the priority of the task's programs on its GPU.
+	BelowNormal bool `json:"below_normal,omitempty"`
 	// Network is what the driver told Nomad of the task's own network.
 	Network *drivers.DriverNetwork `json:"network,omitempty"`
 }

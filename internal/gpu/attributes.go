@@ -34,6 +34,7 @@ const (
 	AttrCUDAVersion       = "cuda_version"
 	AttrMaxClients        = "max_clients"
 	AttrMPSUsers          = "mps_users" // MPSUsersAny or MPSUsersOne
+	AttrMPSProtocol       = "mps_protocol"
 	AttrTimeslice         = "timeslice"
 	AttrSeatPriority      = "seat_priority" // the highest that a job may give a task with a seat
 	AttrVirtual           = "vgpu"

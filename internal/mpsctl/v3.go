@@ -237,6 +237,15 @@ func (c V3) Multiprocessors(ctx context.Context) (multiprocessors, chunks int, e
 	return multiprocessors, chunks, nil
 }
 
+// LimitsOf are those of a share: 0 is no limit.
+func LimitsOf(memoryMiB, limitMilli int64, multiprocessors int) Limits {
+	l := Limits{MemoryMiB: memoryMiB}
+	if limitMilli > 0 {
+		l.Percent = PercentFor(limitMilli, multiprocessors)
+	}
+	return l
+}
+
 // PercentFor is the percentage that gives a program at least its thousandths of a device's
 // multiprocessors. A daemon rounds down to two of them (measured by Dynamo on 615: 25 % of
 // 188 gives 46), so the percentage is rounded up to the next two.
