@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
 // Diagnose checks what of a node is this plugin's: the configuration of the agent at
@@ -120,7 +121,17 @@ func diagnoseMPS(c *config.Config, area *doctor.Area, i Inventory) {
 		area.Fail(check, fmt.Sprintf("install a driver of branch %d or newer, or choose sharing = \"timeslice\"", leastMPSBranch), "branch %d has no memory limits for MPS", branch)
 		return
 	}
-	area.OK(check, "%s", program)
+	protocol, err := mpsctl.Detect(context.Background(), program, mpsctl.Control{Timeout: 10 * time.Second})
+	switch {
+	case err != nil:
+		area.Warn(check, "run it by hand with -h", "%s does not say which protocols it has: %v", program, err)
+	case protocol && c.MPS.Protocol != "2":
+		area.OK(check, "%s has protocol 3: each task on a GPU gets an MPS namespace", program)
+	case protocol:
+		area.OK(check, "%s has protocol 3, and mps { protocol = \"2\" } is configured", program)
+	default:
+		area.OK(check, "%s has protocol 2 only; 3 came with branch 615", program)
+	}
 }
 
 const metricsTimeout = 10 * time.Second

@@ -54,6 +54,9 @@ type TopMPS struct {
 	LastEnd    string    `json:"last_end,omitempty"`
 	MaxClients int       `json:"max_clients"`
 	Fault      string    `json:"fault,omitempty"`
+	// Protocol is the daemon's, and ProtocolReason why it has that one.
+	Protocol       int    `json:"protocol,omitempty"`
+	ProtocolReason string `json:"protocol_reason,omitempty"`
 }
 
 // TopTask is a task of the containerd driver on a device. A use that was not measured is
@@ -144,7 +147,8 @@ func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
 // addState adds what the running plugin and driver know. What cannot be read is left out.
 func (d *TopDevice) addState(state *statedir.Dir, usage gpu.Usage) {
 	if s, err := state.GPU(d.UUID); err == nil && s.MPS != nil {
-		d.MPS = &TopMPS{Ready: s.MPS.Ready, Starts: s.MPS.Generation, StartedAt: s.MPS.StartedAt, LastEnd: s.MPS.LastEnd, MaxClients: s.MPS.MaxClients}
+		d.MPS = &TopMPS{Ready: s.MPS.Ready, Starts: s.MPS.Generation, StartedAt: s.MPS.StartedAt, LastEnd: s.MPS.LastEnd, MaxClients: s.MPS.MaxClients,
+			Protocol: s.MPS.Protocol, ProtocolReason: s.MPS.ProtocolReason}
 		if s.MPS.Fault != nil {
 			d.MPS.Fault = s.MPS.Fault.String()
 		}

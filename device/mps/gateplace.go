@@ -18,8 +18,8 @@ import (
 const placePoll = 20 * time.Millisecond
 
 // socketOf is where the daemon takes a program: under MPS v3 its namespace's socket, whatever
-// the program's environment names. Nobody comes to the daemon's own socket there, which would
-// give a program a server without limits. done is called once it is connected.
+// the program's environment names. No program comes to the daemon's own socket there, which
+// would give it a server without limits. done is called once it is connected.
 func (g *gate) socketOf(client mpswire.Conn, p peer) (socket string, done func(), err error) {
 	own := filepath.Dir(g.daemon)
 	places := mpsctl.PlacesOf(own)

@@ -53,7 +53,7 @@ type keeper struct {
 	unanswered int
 	gate       process
 	health     serverHealth
-	// tenant finds out which task of another driver a process is of; nil where nobody knows.
+	// tenant finds out which task of another driver a process is of; nil where that is not known.
 	// seen is when each namespace was first seen.
 	tenant TenantFinder
 	seen   map[string]time.Time
@@ -139,6 +139,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	k.control.partitioned = staticDaemon(found.PID)
 	k.speaks = k.dialectOf(protocolOf(found.PID))
 	if err := k.openGate(ctx); err != nil {
 		return err
@@ -149,7 +150,6 @@ func (k *keeper) acquire(ctx context.Context) error {
 		return err
 	}
 	spec := k.wanted()
-	k.control.partitioned = staticDaemon(found.PID)
 	can, err := k.speaks.prepare(ctx, spec)
 	if err != nil {
 		return k.replaceIfEmpty(err)

@@ -13,10 +13,10 @@ import (
 // dialect is how a daemon is spoken to.
 type dialect interface {
 	// options are the command lines that may start such a daemon, the best first, and makes
-	// what they name.
+	// the files that they name.
 	options() ([][]string, error)
 	// prepare gives the daemon and its server their limits, with a server started where
-	// there is none, and tells what they can do.
+	// there is none, and tells their features.
 	prepare(context.Context, Spec) (features, error)
 	// confirm asks whether all is as prepare left it. A server other than the known one
 	// has lost the partitions of its tasks; 0 is none.
@@ -29,7 +29,7 @@ type features struct {
 	server                int
 	multiUser, priorities bool
 	partitioning          Partitioning
-	// protocol is ProtocolV3 where tasks have namespaces, of so many multiprocessors.
+	// protocol is ProtocolV3 where tasks have namespaces, and multiprocessors the device's.
 	protocol        Protocol
 	multiprocessors int
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// Tasks of other drivers than ours have nobody who makes their namespace before they start.
+// No driver makes a namespace for tasks of other drivers than ours before they start.
 // Theirs is made when their first program comes to the gate, which has it wait meanwhile:
 //
 //	gate ──► asks/<group> ──► keeper: whose is the group? ──► namespace, place ──► gate
@@ -34,7 +34,7 @@ type Tenant struct {
 }
 
 // TenantFinder finds out which task of another driver a process on a device is of, by its
-// control group. The device has so many multiprocessors.
+// control group. Percentages are of the device's multiprocessors.
 type TenantFinder func(uuid string, pid int, group string, multiprocessors int) (Tenant, error)
 
 // tenantPrefix begins the names of tenants' namespaces.

@@ -14,7 +14,7 @@ import (
 
 // Under MPS v3 a daemon has one server, and each task a namespace of it with limits of its
 // own. The gate puts a program into the namespace of its control group (see
-// mpsctl.Places). The server's default namespace is for nobody: it has next to nothing, in
+// mpsctl.Places). The server's default namespace is for no task: it has next to nothing, in
 // case that a program comes to it.
 
 // Protocol is which MPS protocol a daemon has.
@@ -27,8 +27,8 @@ const (
 	ProtocolV3   Protocol = 3
 )
 
-// nobody are the limits of the default namespace.
-var nobody = mpsctl.Limits{MemoryMiB: 1, Percent: 1}
+// leastLimits are those of the default namespace.
+var leastLimits = mpsctl.Limits{MemoryMiB: 1, Percent: 1}
 
 // namespaced is MPS v3. How a server is judged is as under v2.
 type namespaced struct{ legacy }
@@ -43,7 +43,7 @@ func (n namespaced) options() ([][]string, error) {
 allowed_devices          = "%s"
 pinned_memory_limit      = "%dM"
 active_thread_percentage = "%d"
-`, gpu.MPSServer, n.uuid, nobody.MemoryMiB, nobody.Percent)
+`, gpu.MPSServer, n.uuid, leastLimits.MemoryMiB, leastLimits.Percent)
 	if err := statedir.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (n namespaced) prepare(ctx context.Context, _ Spec) (can features, err erro
 		if err := n.awaitReady(ctx, can.server, quiet); err != nil {
 			return err
 		}
-		return n.v3().Limit(ctx, gpu.MPSServer, "default", nobody)
+		return n.v3().Limit(ctx, gpu.MPSServer, "default", leastLimits)
 	})
 	if err != nil {
 		return can, err
@@ -133,7 +133,7 @@ func (n namespaced) confirm(ctx context.Context, _ Spec, _ int) error {
 		if err := n.awaitReady(ctx, server, quiet); err != nil {
 			return err
 		}
-		if err := n.v3().Confirm(ctx, gpu.MPSServer, "default", nobody); err != nil {
+		if err := n.v3().Confirm(ctx, gpu.MPSServer, "default", leastLimits); err != nil {
 			return fmt.Errorf("%w: %w", errUntrue, err)
 		}
 		return nil

@@ -121,7 +121,7 @@ func TestProtocolIsDetected(t *testing.T) {
 }
 
 // A program is in the namespace of its task, whatever it sets, wherever below its task's
-// control group it is, and nobody else is.
+// control group it is, and no other program is.
 func TestProgramsAreInTheNamespaceOfTheirControlGroup(t *testing.T) {
 	withV3(t, func(t *testing.T, b *bench) {
 		s := b.wantReady()

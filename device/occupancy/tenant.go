@@ -51,7 +51,7 @@ func TaskGroup(group string) string {
 	return ""
 }
 
-// Find returns the control group of a process's task, and what it has of a device.
+// Find returns the control group of a process's task, and its part of a device.
 func (t *Tenants) Find(uuid, group string) (string, gpu.ReservedDevice, error) {
 	scope := TaskGroup(group)
 	if scope == "" {

@@ -11,7 +11,7 @@ import (
 )
 
 // MPS v3 is asked with arguments: nvidia-cuda-mps-control <module> <verb> …. A daemon has
-// named servers, and these have namespaces with limits of their own. What is here is on
+// named servers, and these have namespaces with limits of their own. The commands here are on
 // NVIDIA's pages of 615 (docs.nvidia.com/deploy/mps/615/mpsv3-interface.html); those do not
 // say how an error is told, so that every change is read back.
 
@@ -157,7 +157,7 @@ func (c V3) Confirm(ctx context.Context, server, name string, l Limits) error {
 	return err
 }
 
-// differs are the options that would give a namespace what it does not have.
+// differs are the options that would give a namespace its missing limits.
 func (c V3) differs(ctx context.Context, server, name string, l Limits) (options []string, err error) {
 	ask := func(field string) string {
 		answer, problem := c.Do(ctx, "namespace", "get", name, server, field)
@@ -214,7 +214,7 @@ func (c V3) Programs(ctx context.Context, server string) ([]Client, error) {
 	return all, nil
 }
 
-// End ends the GPU work of one program; what it does after fails.
+// End ends the GPU work of one program; its later calls fail.
 func (c V3) End(ctx context.Context, pid int) error {
 	_, err := c.Do(ctx, "client", "terminate", strconv.Itoa(pid))
 	return err

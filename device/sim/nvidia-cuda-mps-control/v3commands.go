@@ -392,7 +392,7 @@ func (d *daemon3) partitionDelete(w words3) ([]string, error) {
 }
 
 // partitionList has "server, device, name, chunks, sm-count, include-remainder, status,
-// visible-uuid", and a row of what is unallocated.
+// visible-uuid", and a row of the unallocated chunks.
 func (d *daemon3) partitionList(w words3) (lines []string, err error) {
 	all, chunk := d.chunkSize()
 	free := all / chunk

@@ -27,7 +27,7 @@ import (
 //
 // The page of 620 has routing by control group, and partitions of namespaces; commands for
 // them could not be read there, and are by the rule that flags are keys with dashes. Lines
-// of "behavior" make what is open kinder: "live-limits" lets limits change under clients,
+// of "behavior" make open points kinder: "live-limits" lets limits change under clients,
 // "partitions-beside-clients" lets partitions be made beside them.
 
 // daemon3 does one thing at a time, as v2 does.
@@ -127,7 +127,7 @@ func atoi(text string) (n int) {
 	return n
 }
 
-// command3 has the daemon carry out a command, and prints what it says.
+// command3 has the daemon carry out a command, and prints its answer.
 func command3(pipeDir string, words []string) (int, error) {
 	conn, err := dial(pipeDir, "control", mpswire.KindUI)
 	if err != nil {
@@ -395,7 +395,7 @@ func (d *daemon3) log(line string) {
 }
 
 // serveClients3 is a server's process: it holds its clients to the limits of their
-// namespaces, as far as a program asks: "alloc 512" for so many MiB, "free 512", "sms" for
+// namespaces, as far as a program asks: "alloc 512" (MiB), "free 512", "sms" for
 // the multiprocessors that it may use, "where" for its namespace. "environ 0=2G" says the
 // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT that it has.
 func serveClients3(pipeDir string) error {
