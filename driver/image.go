@@ -71,7 +71,7 @@ func presentImage(ctx context.Context, env environment, config spec.Config, name
 	return image, err == nil && (image.Access() == "" || image.Access() == accessOf(config.Auth)), err
 }
 
-// inImageTime does a part of getting an image, whose time the operator bounds.
+// inImageTime does a part of getting an image, which the operator bounds.
 func inImageTime(ctx context.Context, env environment, do func(context.Context) error) error {
 	limit := env.settings.ImageTimeLimit
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
-// serverHealth is what was seen of a daemon's servers.
+// serverHealth keeps observations of a daemon's servers.
 type serverHealth struct {
 	// served is the process ID of the last server that took clients, latest the length of
 	// server.log when that was seen, and quiet the length when it was seen before: a server

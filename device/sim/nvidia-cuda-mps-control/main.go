@@ -21,7 +21,7 @@
 // machine without a GPU). The
 // server's: "initializing" and "fault" are its state, "clients 12 13" are its
 // clients by process ID, and while there is any of those a fault lasts; "stubborn"
-// keeps it from terminating them. Terminated ones stand in the file "terminated"
+// keeps it from terminating them. Clients that it terminated stand in the file "terminated"
 // there. "multiprocessors 56 4" is a device with 56, in chunks of 4, in the
 // place of 132 in chunks of 8.
 package main
