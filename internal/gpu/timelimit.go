@@ -23,6 +23,15 @@ func ParseTimeLimit(text string) (TimeLimit, error) {
 	return limit, nil
 }
 
+// ShorterLimit is the time limit of work that has two: the author's, and the one that Nomad
+// enforces (max_run_duration).
+func ShorterLimit(a, b TimeLimit) TimeLimit {
+	if a <= 0 || b > 0 && b < a {
+		return max(b, 0)
+	}
+	return a
+}
+
 // Bounds and default of how long work waits for a GPU until it falls back to the CPU.
 const (
 	defaultFallback = 10 * time.Minute

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // ErrNoJob is returned for a body that holds no job. Nomad itself tells the
@@ -62,15 +63,17 @@ type group struct {
 }
 
 type groupHeader struct {
-	Name        *string
-	Count       *int
-	Meta        map[string]string
-	Constraints []*Constraint
-	Affinities  []*affinity
-	Networks    []network
-	Scaling     *struct{ Min, Max *int }
-	Update      *updateHeader
-	Volumes     map[string]*Volume
+	Name  *string
+	Count *int
+	// MaxRunDuration is how long Nomad lets an allocation run, from 2.0.3 on.
+	MaxRunDuration *time.Duration
+	Meta           map[string]string
+	Constraints    []*Constraint
+	Affinities     []*affinity
+	Networks       []network
+	Scaling        *struct{ Min, Max *int }
+	Update         *updateHeader
+	Volumes        map[string]*Volume
 }
 
 // count is how many allocs Nomad starts: without a count as many as the group is scaled to at
@@ -177,7 +180,7 @@ func readGroup(raw []byte, devices []string) (group, error) {
 		return g, err
 	}
 	if err := g.object.decodeAll(map[string]any{
-		"Name": &g.header.Name, "Count": &g.header.Count, "Meta": &g.header.Meta,
+		"Name": &g.header.Name, "Count": &g.header.Count, "MaxRunDuration": &g.header.MaxRunDuration, "Meta": &g.header.Meta,
 		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities, "Networks": &g.header.Networks,
 		"Scaling": &g.header.Scaling, "Update": &g.header.Update, "Volumes": &g.header.Volumes,
 	}); err != nil {

@@ -90,6 +90,7 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	if len(ask.Tasks) == 0 {
 		return nil, nil
 	}
+	ask.TimeLimit = gpu.ShorterLimit(ask.TimeLimit, or(g.header.MaxRunDuration, 0))
 	if err := ask.limitBy(); err != nil {
 		return nil, err
 	}

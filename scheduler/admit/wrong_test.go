@@ -204,3 +204,19 @@ func TestALinkThatCannotBeAddedIsAnError(t *testing.T) {
 		t.Errorf("applied: %s", out)
 	}
 }
+
+// The time after which Nomad ends an allocation is a time limit, and the shorter one holds.
+func TestMaxRunDurationIsATimeLimit(t *testing.T) {
+	for limits, want := range map[string]time.Duration{
+		`"MaxRunDuration":3600000000000`:                                 time.Hour,
+		`"MaxRunDuration":3600000000000,"Meta":{"gpu_time_limit":"90m"}`: time.Hour,
+		`"MaxRunDuration":3600000000000,"Meta":{"gpu_time_limit":"30m"}`: 30 * time.Minute,
+		`"MaxRunDuration":null,"Meta":{"gpu_time_limit":"30m"}`:          30 * time.Minute,
+		`"MaxRunDuration":null`:                                          0,
+	} {
+		j, err := Read([]byte(`{"Job":{"ID":"a","TaskGroups":[{"Name":"g",`+limits+`,"Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}]}}`), Query{})
+		if err != nil || j.Asks[0].TimeLimit != want {
+			t.Errorf("%s: %v, want %s", limits, err, want)
+		}
+	}
+}

@@ -38,6 +38,18 @@ func TestTimeLimitOfAGroup(t *testing.T) {
 	}
 }
 
+// Nomad's own limit of an allocation's time counts where it is the shorter one.
+func TestMaxRunDurationOfAGroup(t *testing.T) {
+	for limit, want := range map[string]time.Duration{"": time.Hour, "30m": 30 * time.Minute, "2h": time.Hour} {
+		j := &api.Job{ID: ptr("j"), TaskGroups: []*api.TaskGroup{{Name: ptr("g"), MaxRunDuration: ptr(time.Hour), Tasks: []*api.Task{
+			{Name: "t", Meta: map[string]string{admit.KeyGPU: "8G", admit.KeyTimeLimit: limit}},
+		}}}}
+		if got := NewJob(j, Hardware{}).Group("g").TimeLimit; got != want {
+			t.Errorf("beside %q the limit is %s, want %s", limit, got, want)
+		}
+	}
+}
+
 // Of the allocs that ended those with devices are handed over, page by page.
 func TestOnlyWhatHadDevicesIsHandedOver(t *testing.T) {
 	stub := func(id string, devices ...*api.AllocatedDeviceResource) api.AllocationListStub {

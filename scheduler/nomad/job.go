@@ -115,6 +115,7 @@ func NewJob(j *api.Job, h Hardware) *Job {
 			group.StopTime = max(group.StopTime, t.ShutdownDelay+deref(t.KillTimeout))
 			group.Tasks = append(group.Tasks, task)
 		}
+		group.TimeLimit = gpu.ShorterLimit(group.TimeLimit, deref(g.MaxRunDuration))
 		group.StopTime += deref(g.ShutdownDelay)
 		out.Groups = append(out.Groups, group)
 	}
