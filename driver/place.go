@@ -94,8 +94,9 @@ func (p *startPlan) checkCwd(places *rooted.Places, cwd string, all []placement)
 			continue
 		}
 		source, err := rooted.OpenHost(m.Source)
-		if err != nil {
-			return err
+		if err != nil { // mounting it says why
+			places.Cover(m.at)
+			continue
 		}
 		defer source.Close()
 		places.Show(m.at, source)
