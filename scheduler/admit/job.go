@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // ErrNoJob is returned for a body that holds no job. Nomad itself tells the
@@ -66,7 +67,7 @@ type groupHeader struct {
 	Name  *string
 	Count *int
 	// MaxRunDuration is how long Nomad lets an allocation run, from 2.0.3 on.
-	MaxRunDuration *time.Duration
+	MaxRunDuration *gpu.TimeLimit
 	Meta           map[string]string
 	Constraints    []*Constraint
 	Affinities     []*affinity
