@@ -46,8 +46,9 @@ job "nomad-gpu-scheduler" {
 [[- if var "image" . ]]
       driver = "containerd"
       config {
-        image = [[ var "image" . | quote ]]
-        args  = ["serve", "-config", "${NOMAD_TASK_DIR}/scheduler.hcl"]
+        image        = [[ var "image" . | quote ]]
+        network_mode = "host"
+        args         = ["serve", "-config", "${NOMAD_TASK_DIR}/scheduler.hcl"]
       }
 [[- else ]]
       driver = "exec"
