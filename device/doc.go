@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package device is Nomad's device plugin for GPUs: it tells Nomad what GPUs,
 // slices, replicas and MIG instances a node has and how well they are, and hands
 // them out.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package driver is a Nomad task driver that runs containers with containerd
 // and gives them the GPU share that Nomad reserved for them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package amd sees AMD's GPUs by what the amdgpu driver and KFD tell in files. Nothing
 // of ROCm is linked or run: a node needs the kernel's driver, and the tasks' images
 // bring the rest.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package ascend sees Huawei's Ascend devices through the library of their driver
 // (device/dcmi), and what the kernel tells of them in files.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package checkpoint suspends the processes of a task: their GPU memory goes to the
 // host, the GPU is another's, and later all of it comes back. It is what a program of
 // the plugin does for the task driver (see internal/gpu, CheckpointRequest), over the

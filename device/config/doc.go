@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package config is the device plugin's configuration: what an operator writes in
 // Nomad's agent configuration, read, checked and filled in.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cuda is the little of CUDA's driver interface that shows whether a GPU
 // works and what a program gets of it: memory, and a kernel that computes.
 //

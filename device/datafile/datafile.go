@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package datafile keeps what must outlive a reboot in files of JSON, each with a version:
 // a release reads those of the releases before it, and refuses those of later ones.
 package datafile

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package dcmi calls Huawei's card management library, libdcmi.so, which comes with the
 // driver of Ascend devices. It is opened at run time: nothing is linked, and a machine
 // without it is a machine without such devices.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package fleet is a machine's devices, of all vendors, as if they were one vendor's.
 //
 //	config ──► Open ──► a backend for each vendor (device/nvidia, amd, intel, ascend; on a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package guard bounds calls into drivers, which can hang: one that does costs its own
 // device, and no other.
 package guard

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package hardware
 
 // ComputeMode says which programs a device lets in, in nvidia-smi's words.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package hardware
 
 // Event is a message of the driver about one device.

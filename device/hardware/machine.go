@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package hardware describes what a backend sees of a machine's accelerators,
 // in words that hold for every vendor: GPUs, their parts, their processes,
 // their readings and their events.

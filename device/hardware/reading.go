@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package hardware
 
 // Reading is what a device measures about itself at a moment. Absent values

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package health turns surveys and events of GPUs into faults.
 //
 //	surveys (hardware.Problem) ──┐

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package health
 
 // Class is what an XID means for the GPU that reported it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package intel sees Intel's GPUs by what the i915 and xe drivers tell in files. No
 // library of Intel's is linked or run.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package inventory shows people what a node has, whether or not a plugin runs there. It
 // changes nothing.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package mps keeps CUDA MPS control daemons running: one for each device whose
 // tasks share through MPS, and before each a gate, through which tasks reach it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package nvidia sees NVIDIA GPUs through NVML, real or simulated: it translates
 // go-nvml's nvml.Interface into the words of device/hardware.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package nvidia
 
 // The calls that not every driver's library has, or will have: NVML 13 has deprecated two. go-nvml binds a function when

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package occupancy tells who holds a node's devices.
 //
 //	leases (tasks of the containerd driver) ─────────────┐

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package plan decides how every device of a node is offered to Nomad.
 //
 //	hardware.Machine ──┐

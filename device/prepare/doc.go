@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package prepare makes the node's devices ready for their tasks: it gives each unit of a
 // plan the things that its tasks need, and reports missing ones.
 //

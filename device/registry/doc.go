@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package registry is what a node remembers of its devices in the data directory, over
 // reboots and upgrades.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sim is a machine with NVIDIA GPUs that does not exist: an
 // implementation of go-nvml's nvml.Interface that answers as the hardware of a
 // topology file would, so that everything above NVML runs unchanged on a laptop

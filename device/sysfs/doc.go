@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sysfs reads what the kernel tells of devices in files: /sys, /proc and
 // /dev below some root, which is the machine's or a simulated one's.
 //

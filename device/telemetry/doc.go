@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package telemetry measures a node's devices and the tasks on them.
 //
 //	the last publication ─────┐                ┌──► usage in the state directory ──► the

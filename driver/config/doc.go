@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package config is what people write for the task driver: the plugin's block in Nomad's
 // agent configuration, and the config block of a task.
 //

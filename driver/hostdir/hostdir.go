@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package hostdir makes what containers see of the host's memory and of its MPS daemons:
 // file systems in memory, each in a directory named after its container, so that it is
 // found and undone whatever happens.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package network gives tasks a network of their own, on a bridge of the driver's.
 package network
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package output connects a task's output with what Nomad made for it.
 //
 // Nomad's log collector reads a task's output from a pipe until its last writer

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package places shares out what a node can do only a few times at once.
 package places
 

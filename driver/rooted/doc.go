@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package rooted opens what a tenant can change: everything whose path a job, an
 // image, a template or a task has a say in.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package runtime is the only part of the driver that speaks to containerd. It
 // turns containerd's client into the few nouns that the driver needs: an Image,
 // a Container, and the Exit of one.

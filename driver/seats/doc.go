@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package seats decides which tasks are on a GPU whose tasks step aside for each other
 // (sharing = "suspend"), and sees to it that they are.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package self serves the sockets by which tasks ask about their own share of a GPU.
 //
 // Every client is taken for a hostile tenant. A Socket belongs to one task, and requests on

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package spec turns what a task asks for into what a container is: the GPU
 // share that its reservations give it, its environment, and the OCI
 // specification.

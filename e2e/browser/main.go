@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command browser looks at pages in Chromium for the end-to-end tests. It reads from
 // standard input, as JSON, which pages to open one after the other and what each must
 // show,

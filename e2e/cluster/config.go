@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package cluster
 
 // serverConfig takes the name, the data folder, the HTTP, RPC and serf ports,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cluster runs a whole Nomad installation on one machine: servers, and
 // any number of simulated machines with a container runtime, a Nomad client and
 // nomad-gpu's two plugins as processes of that client.

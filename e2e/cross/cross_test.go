@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cross runs what "make cross" builds for arm64 under QEMU's user emulation:
 // the programs start, and the device plugin finds the same machine as the one built
 // for this processor. It needs no arm64 machine and proves no driver of NVIDIA's.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command demo runs the jobs of examples/ on a real Nomad with a real containerd
 // and shows which part of each GPU a task got, as the plugins recorded it and as
 // the containers saw it. The placement service runs beside it, for the last job.

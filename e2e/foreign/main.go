@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command foreign is a device plugin by another author, for tests: it offers GPUs as
 // nomad-device-nvidia does, which says by a variable which it gave, and as plugins do that
 // hand in device nodes. It knows neither slices nor any of our attributes.

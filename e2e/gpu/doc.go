@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package gpu tests on a machine with a real GPU what simulated hardware cannot
 // show: that NVML is understood, and that MPS keeps tasks to their shares.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command gpuprobe is what the examples run instead of a GPU program: it prints
 // what such a program would find, as one line of JSON, and then works until it
 // is told to stop.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command node is the first process of a simulated machine: a PID namespace and
 // a mount namespace in which a container runtime and a Nomad client run as if
 // they had booted.

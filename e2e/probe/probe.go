@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package probe is what the program gpuprobe tells, between it and who reads it.
 package probe
 

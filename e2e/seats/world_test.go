@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package seats crosses the gap between the driver's seats and the plugin's way to
 // suspend processes: the controller of the one over the program of the other, on a
 // simulated GPU whose CUDA has every hazard of the original.

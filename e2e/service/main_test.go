@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package service tests the placement service end to end: a real Nomad, the
 // device plugin on simulated GPUs, and nomad-gpu-scheduler as a process.
 package service

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package vm tests the product on whole machines: Debian with systemd, cgroup v2 and
 // AppArmor, in QEMU. What the other end-to-end tests stand in for is real here: units
 // that are started, stopped and restarted, control groups that systemd keeps, a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package agentconfig reads a plugin's configuration without Nomad, on the way
 // that Nomad takes, schema and all, so that a configuration accepted here is accepted
 // there.

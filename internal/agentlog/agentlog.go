@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package agentlog lets a plugin outlive the Nomad agent that started it.
 //
 // A plugin logs to its standard error, a pipe that the agent reads. When the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cgroup reads the control groups that the kernel keeps a process in.
 package cgroup
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package clientstate reads what Nomad's client wrote down about its allocations.
 //
 // Nomad 1.11 tells a driver nothing while StartTask runs: a job stop, a purge, a drain

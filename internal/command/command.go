@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package command is the command line that all programs share: a program is a
 // list of subcommands, each with its own options and help. Exit codes, the help
 // command, the order of options and arguments, and completion are the same in

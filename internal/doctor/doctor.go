@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package doctor is what a check of a node comes to: findings, each with what
 // was seen and what to do about it. The parts that know a node (device, driver,
 // the doctor's own program) make them; this package only keeps and shows them.

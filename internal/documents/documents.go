@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package documents reads the repository's Markdown for tests that try its
 // examples.
 package documents

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package golden compares what a test got with what lies in a file of its
 // testdata folder, so that a change of a long text is read as a change of a
 // file. "go test -update" writes the files again.

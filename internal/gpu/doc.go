@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package gpu holds the words that the parts of nomad-gpu speak with each
 // other: what a user asks for, what a device is, what a task holds, and how
 // all of that is written down.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package gpu
 
 // EnvMPSPartition names the partition of multiprocessors that a program has under an MPS

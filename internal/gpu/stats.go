@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package gpu
 
 // The names of the device statistics that say what the task of an instance uses of its

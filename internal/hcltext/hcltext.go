@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package hcltext names the mistakes of a text in HCL: every one, on a line of its own,
 // and once.
 package hcltext

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package leaktest finds goroutines that outlive the tests of a package. It is goleak
 // with patience: by itself goleak gives a goroutine that is about to end less than half a
 // second, in which it may not run once on a busy machine.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package locktest tests that what several goroutines use is used under its lock.
 package locktest
 

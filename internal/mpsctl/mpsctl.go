@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package mpsctl speaks to a CUDA MPS control daemon through NVIDIA's own
 // control program, one question at a time. The device plugin keeps daemons with
 // it, and the task driver ends clients with it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package mpswire speaks the wire format of NVIDIA's MPS control daemon, as far as
 // a daemon and those who connect to it need it to find out who the other is.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command release makes the files of a release from programs that are built:
 // packages for Debian and Red Hat, tarballs, a list of the modules in the programs,
 // and checksums. The same programs make the same bytes.

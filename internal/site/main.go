@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command site makes a static site of the repository's Markdown: a page for each
 // document, with the contents of docs/README.md beside it. It needs no network, and
 // neither do its pages.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package statedir keeps the state files through which the device plugin and
 // the task driver of one node tell each other their present state.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package terminal writes for people who look at a terminal: tables, colors where they
 // are wanted, and views that are drawn again and again on the whole screen.
 //

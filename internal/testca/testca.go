@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package testca is a private certificate authority for tests.
 package testca
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package testimage makes small container images in memory, so that tests and
 // the demo need no registry and no network.
 //

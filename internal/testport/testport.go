@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package testport gives tests an address at which nothing listens, and which is given to
 // no other program: a port that was free a moment ago may be that of another test.
 package testport

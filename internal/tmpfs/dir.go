@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package tmpfs gives tests a directory in memory, as /run is on a node: state files
 // are synced one by one, which on a busy disk takes tests longer than all else.
 package tmpfs

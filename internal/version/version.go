@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package version says which build of the product a program is. The plugins and
 // the placement service share one version.
 package version

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command mutate measures what the tests of a package notice. It draws single
 // mutations of the package's code at random (see mutations.go for the kinds), runs
 // the package's own tests on each, and says which mutations lived.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package sim
 
 // cluster is the state that the baselines work on: free capacity per node, and

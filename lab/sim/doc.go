@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sim replays workloads through the placement core and measures how
 // the GPUs are used.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-device-gpu is Nomad's device plugin for GPUs, and the tool with
 // which an operator looks at its work. Nomad starts it without arguments
 // and with a cookie in its environment; with arguments it is a command line.

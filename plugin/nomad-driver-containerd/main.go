@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-driver-containerd is a Nomad task driver plugin that runs
 // containers with containerd. Nomad starts it with a cookie in its environment;
 // by hand it is a command line.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-gpu-doctor tells an operator the faults of a node, from its
 // kernel to what Nomad sees of it, and packs what a bug report needs.
 package main

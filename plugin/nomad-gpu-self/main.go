@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-gpu-self runs in a task's container and speaks for the task: it shows the
 // task's share of its GPU, and says what the task needs of it.
 package main

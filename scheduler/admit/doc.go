@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package admit reads a job as it is submitted to Nomad, says which GPUs its
 // groups ask for, and writes the decision about them into it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package config reads the operator's file of the placement service.
 //
 // The file is HCL, and strict: an unknown key, a value out of range

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package config
 
 // NamedFile is a file that the configuration names, and the key that does.

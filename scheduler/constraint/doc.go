@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package constraint evaluates the conditions that a job may set on nodes and on
 // devices, as Nomad's scheduler does: every operator, with versions and units.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package decide answers what a job's groups ask for: where, or why not. It is pure
 // over a transaction of the cluster's state: no network, no clock, no lock.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package follow traces a job after its admission: how long it waited, which work was
 // evicted for it, where it was placed and when it started. It stands beside the state and
 // is given the same changes.

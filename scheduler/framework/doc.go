@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package framework makes PyTorch and TensorFlow use exactly the GPU share
 // that a task holds, without any work of the task's author.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package framework
 
 // pytorchAllocator are the settings of PyTorch's caching allocator. The limit

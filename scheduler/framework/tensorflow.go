@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package framework
 
 // tensorflow sets what TensorFlow itself reads. A hard memory limit is a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package keeper writes the ledger: it follows the allocs that come and go in the state of the
 // cluster, samples their use, and asks Nomad for missed ones.
 //

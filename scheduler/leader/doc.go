@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package leader makes decisions last. One replica decides at a time; it
 //
 //	reads the records ──► decides in one transaction ──► records, compare-and-set

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package ledger accounts for GPUs: which task held how much of which GPU from when to
 // when, its use of that, and the sum per team.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package nomad is where the placement service touches Nomad, and the only
 // place that does.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package place decides where GPU work runs. A snapshot of the cluster and a
 // request go in; a placement with its score, or the reasons why there is none,
 // come out.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package reconcile brings the cluster into line with the decisions, over and over:
 // it is the service's control loop.
 //

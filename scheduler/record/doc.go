@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package record keeps what the service must not forget in Nomad Variables:
 //
 //	nomad-gpu/decisions/<hash of namespace and job>   [Record]

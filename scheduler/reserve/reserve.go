@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package reserve says what a reservation is: GPU room that is kept free until
 // a job claims it, it is released, or it expires.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package server is the placement service as its clients see it: Nomad's own
 // HTTP API with jobs admitted on their way, and beside it whatever is
 // registered with Handle (the REST API, the web page, metrics).

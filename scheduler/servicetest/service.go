@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package servicetest is one replica of the placement service without its HTTP side,
 // for tests: a state, a decider on Variables in memory, and what finds work. The test
 // plays Nomad.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package state is what the service believes of the cluster: Nomad's nodes, jobs
 // and allocs, the decisions about them, and the promises since.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package state
 
 // touchedKept is how many touches are kept, from half of it up.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package trace tells a collector of OpenTelemetry, over OTLP and HTTP, how a job was
 // admitted and how it came to run:
 //

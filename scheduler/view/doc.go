@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package view is one immutable picture of the cluster, for people and
 // programs that look: the REST API, the web page, the metrics and the command
 // line.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package dcmi builds the library that stands in for Huawei's libdcmi.so on simulated
 // machines: a shared library as the original is, opened in the same way. It takes a C
 // compiler, which whoever builds the device plugin has.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command mps-client stands in for a CUDA program under MPS: it connects as libcuda does to
 // the daemon of CUDA_MPS_PIPE_DIRECTORY, hands each line of its standard input to the server
 // that it was given, and prints the answers. The stand-in for NVIDIA's server of MPS v3

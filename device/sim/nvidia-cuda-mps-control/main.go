@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nvidia-cuda-mps-control stands in for NVIDIA's program of the same
 // name, and for nvidia-cuda-mps-server, on machines without a GPU. It answers as
 // the original does, with its flaws; the files in testdata hold what the original

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sysfstest spoils trees of the kernel's files, as broken drivers and devices do.
 package sysfstest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cgroupstest shows tests a control group whose files are theirs to write.
 package cgroupstest
 

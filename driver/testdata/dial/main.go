@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command dial prints what the Unix socket in its argument says.
 package main
 

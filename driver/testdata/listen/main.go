@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command listen greets whoever connects to the port in its argument.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command mpsattack does in a task what NVIDIA's control program does not: it
 // speaks to an MPS daemon as any kind of program, and not at all.
 //

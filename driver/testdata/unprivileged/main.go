@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command unprivileged does what Docker and Kubernetes let programs of any user
 // do: listen on a port below 1024, and ping.
 package main

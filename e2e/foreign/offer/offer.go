@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package offer is what the plugin e2e/foreign offers.
 package offer
 

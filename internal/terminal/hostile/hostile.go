@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package hostile gives tests what an author who wants to control an operator's terminal
 // would write.
 package hostile

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command gpu-sim replays workloads through the placement core: how much of the
 // GPUs a policy keeps busy, how much it turns away and how long work waits.
 //

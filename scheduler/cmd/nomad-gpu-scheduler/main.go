@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-gpu-scheduler is the placement service and its command line.
 //
 // Every subcommand is one file: it declares its flags, its help and a run

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package blocks is the way of device blocks to the placement core and back: what a group asks
 // for becomes a [place.Request] per device block, and what the core placed becomes the device
 // blocks that give an alloc just that, with the constraints that keep it there. It decides

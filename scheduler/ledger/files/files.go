@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package files keeps the ledger in a folder: a segment of lines of JSON per day;
 // only the last one is appended to.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package postgres keeps the ledger in a PostgreSQL database that all replicas write to,
 // for more than one of them or for years of data.
 //

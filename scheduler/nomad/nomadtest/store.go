@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package nomadtest stands for what Nomad keeps, in tests of those that keep it there.
 package nomadtest
 

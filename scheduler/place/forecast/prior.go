@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package forecast
 
 // guess is one line of the demand that is assumed in the absence of a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package forecast
 
 // A cluster whose CPU runs out before its GPUs do is not short of GPUs: waste of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package forecast expects what a cluster will be asked for and what that makes of
 // its GPUs: the demand ([Demand]), whether tasks end ([Turnover]), how much of a
 // node's GPUs will stay idle for good ([Waste]), what models and room for several

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package forecast
 
 // Trend tells whether the latest arrivals are like all arrivals, or odd: as

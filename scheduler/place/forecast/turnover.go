@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package forecast
 
 // Turnover is how many tasks end per task that starts, from 0, a cluster that only

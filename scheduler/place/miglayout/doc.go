@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package miglayout decides which GPUs to cut into other MIG instances, so that waiting work
 // finds an instance.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package quota keeps what teams were promised: queues in trees, each with a
 // guarantee and a limit; what work holds of them; and which work gives way when an
 // owner wants back what others borrowed. What the amounts are of is the caller's

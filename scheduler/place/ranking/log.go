@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package ranking
 
 // Log lists which entries changed, in order. Readers keep their position and look

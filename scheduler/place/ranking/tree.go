@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package ranking keeps many scored entries and finds the best without looking at
 // all of them. It knows nothing of what the entries are.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package splitmix is the SplitMix64 generator: small, fast, and the same on every
 // machine and in every release, which the standard library's generators do not
 // promise. Draws and hashes that decide where work goes are made with it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package reservetest has a keeper of reservations that lives in memory.
 package reservetest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package api is the placement service's own REST API, beside Nomad's.
 //
 //	GET    /api/v1/gpu/status, /nodes, /health, /monitoring   what there is

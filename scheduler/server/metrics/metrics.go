@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package metrics serves the cluster's GPUs to Prometheus.
 //
 // Every figure comes from the snapshot that the page shows too: a scrape sends

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package page is the placement service's web page: every node, GPU and slice,
 // who holds it, what waits and why.
 //

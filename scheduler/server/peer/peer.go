@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package peer is what the replicas of the service have in common when one hands a request to
 // the one that leads: how it is marked, and how the answer is read. The proxy of Nomad's API
 // and the REST API both do.

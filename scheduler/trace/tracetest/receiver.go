@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package tracetest is a collector of OpenTelemetry for tests: it takes traces over OTLP
 // and HTTP.
 package tracetest

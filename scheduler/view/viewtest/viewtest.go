@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package viewtest has pictures of clusters for tests: a small one in which
 // everything occurs once, hostile names too, and a large one.
 package viewtest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cluster is what there is and who holds what of it: nodes, their GPUs, and usages.
 //
 // A [Snapshot] is updated in place: [Snapshot.AddNode], [Snapshot.Apply],

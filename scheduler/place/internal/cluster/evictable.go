@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 package cluster
 
 // Evictable is what evictions on a pool can be expected to give, known without

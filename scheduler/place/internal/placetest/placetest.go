@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package placetest makes what the tests of placement, and of the packages below it, start
 // from.
 package placetest

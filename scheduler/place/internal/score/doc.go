@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
 // Package score is what a placement is worth. The policies BALANCED, PACK and SPREAD are each
 // a value in a file of its own, with its formula; every number is in weights.go.
 //
