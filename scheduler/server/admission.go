@@ -234,6 +234,10 @@ func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
 
 // decide asks for a decision and acts on it.
 func (p *proxy) decide(ctx context.Context, s *submission) {
+	if err := p.checkBatchQueue(ctx, s); err != nil {
+		p.refuseDecided(ctx, s, err)
+		return
+	}
 	dry := s.route.kind != registered
 	if !dry {
 		done, err := p.turns.take(ctx, s.job.Namespace+"\x00"+s.job.ID)

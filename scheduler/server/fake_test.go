@@ -84,6 +84,8 @@ type fakeNomad struct {
 	refusesScale, refusesRevert string
 	// blocks has queries that block time out.
 	blocks bool
+	// queues are answers about the batch queues of node pools; a Nomad before 2.1 has none.
+	queues map[string]string
 }
 
 type call struct {
@@ -117,6 +119,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Current job has version 3; enforcing version 18446744073709551615", http.StatusInternalServerError)
 	case r.Method == http.MethodGet && f.blocks && r.URL.Query().Has("index"):
 		http.Error(w, "the time is over", http.StatusGatewayTimeout)
+	case r.URL.Path == "/v1/queue/jobs" && f.queues[r.URL.Query().Get("node_pool")] != "":
+		fmt.Fprint(w, f.queues[r.URL.Query().Get("node_pool")])
 	case r.Method == http.MethodGet && f.job(r.URL) != "":
 		fmt.Fprint(w, f.job(r.URL))
 	case r.Method == http.MethodGet:
