@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 // Outlive makes the calling plugin survive its agent. Its later log,
@@ -40,7 +41,8 @@ func Outlive(plugin string) {
 }
 
 // EndUnused ends the calling plugin when its agent ends before it has written down the
-// plugin's process: no later agent would find the plugin.
+// plugin's process: no later agent would find the plugin. The agent may have ended before this
+// process looked for the first time, and its number may be 1, so its end of the log tells too.
 func EndUnused(used func() bool) {
 	agent := os.Getppid()
 	go func() {
@@ -48,11 +50,18 @@ func EndUnused(used func() bool) {
 			switch {
 			case used():
 				return
-			case os.Getppid() != agent:
+			case os.Getppid() != agent || unread(os.Stderr):
 				os.Exit(0)
 			}
 		}
 	}()
+}
+
+// unread reports whether a file is a pipe that no process can read from any more.
+func unread(f *os.File) bool {
+	look := []unix.PollFd{{Fd: int32(f.Fd())}}
+	n, err := unix.Poll(look, 0)
+	return err == nil && n == 1 && look[0].Revents&unix.POLLERR != 0
 }
 
 // systemLog takes a line by its importance, as syslog.Writer does.

@@ -36,17 +36,23 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// asAgent makes a plugin of this test's an agent, which starts a plugin that was used or not
-// and prints its number.
+// asAgent makes a plugin of this test's an agent, which starts a plugin and prints its number:
+// one that was used, one that was not, or one that looks for its agent too late.
 const asAgent = "AGENTLOG_TEST_AGENT"
 
 func agent() {
-	if os.Getenv(asAgent) == "plugin" {
+	if parent := os.Getenv(asAgent); parent != "agent" {
+		for os.Args[1] == "late" && strconv.Itoa(os.Getppid()) == parent {
+			time.Sleep(time.Millisecond)
+		}
 		EndUnused(func() bool { return os.Args[1] == "used" })
 		select {}
 	}
 	plugin := exec.Command(os.Args[0], os.Args[1])
-	plugin.Env = append(os.Environ(), asAgent+"=plugin")
+	plugin.Env = append(os.Environ(), asAgent+"="+strconv.Itoa(os.Getpid()))
+	if _, err := plugin.StderrPipe(); err != nil {
+		os.Exit(1)
+	}
 	if err := plugin.Start(); err != nil {
 		os.Exit(1)
 	}
@@ -56,7 +62,7 @@ func agent() {
 }
 
 func TestAPluginThatWasNotUsedEndsWithItsAgent(t *testing.T) {
-	for _, kind := range []string{"used", "unused"} {
+	for _, kind := range []string{"used", "unused", "late"} {
 		agent := exec.Command(os.Args[0], kind)
 		agent.Env = append(os.Environ(), asPlugin+"=1", asAgent+"=agent")
 		out, err := agent.Output()
@@ -74,9 +80,9 @@ func TestAPluginThatWasNotUsedEndsWithItsAgent(t *testing.T) {
 			}
 			continue // it has ended
 		}
-		patience := map[string]int{"used": 2500, "unused": 60_000}[kind]
+		patience := map[string]int{"used": 2500, "unused": 60_000, "late": 60_000}[kind]
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, patience)
-		if err != nil || (n == 1) != (kind == "unused") {
+		if err != nil || (n == 1) == (kind == "used") {
 			t.Errorf("%s: ended is %v, %v", kind, n == 1, err)
 		}
 		_ = unix.Kill(pid, unix.SIGKILL)
