@@ -133,7 +133,7 @@ func TestConfigurationsThatDoNotConfigure(t *testing.T) {
 	}
 	notADirectory := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(notADirectory, nil, 0o600))
-	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: []byte("no message")}), "decode plugin config: ")
+	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: []byte("no message")}), "plugin config: decode: ")
 	must.ErrorContains(t, d.SetConfig(block(func(c *config.Config) { c.StatsInterval = "soon" })), "plugin config: stats_interval")
 	must.ErrorContains(t, d.SetConfig(block(func(c *config.Config) { c.StateDir = notADirectory })), "not a directory")
 	_, err := d.configured()

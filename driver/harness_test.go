@@ -34,6 +34,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -208,7 +209,11 @@ func (e *env) startDriver() {
 // parse reads what would be written in a config block.
 func parse(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 	t.Helper()
-	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", into)
+	var tree map[string]any
+	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", &tree)
+	var packed []byte
+	must.NoError(t, base.MsgPackEncode(&packed, tree))
+	must.NoError(t, agentconfig.Decode(packed, into))
 }
 
 // defaultTaskConfig has what the schema's defaults would set.

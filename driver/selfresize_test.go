@@ -72,7 +72,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 			must.StrContains(t, problem, want)
 			must.StrNotContains(t, problem, second.AllocID)
 		}
-		for args, want := range map[string]string{"compute=800": "compute: \"800\" is not valid", "slices=3": "\"slices=3\" is not valid", "memory_limit=12GB": "decimal"} {
+		for args, want := range map[string]string{"compute=50%": "compute: \"50%\" is not valid", "slices=3": "\"slices=3\" is not valid", "memory_limit=12GB": "decimal"} {
 			_, problem, code = e.in(first, "nomad-gpu-self", "resize", args)
 			must.Eq(t, 2, code)
 			must.StrContains(t, problem, want)

@@ -47,7 +47,7 @@ func TestReload(t *testing.T) {
 	if err := submit(ctx, r.API, two); err == nil {
 		t.Error("a file that is not valid took effect")
 	}
-	hup(config("2", "log_level = \"LOUD\""), `log_level \"LOUD\"`)
+	hup(config("2", "log_level = \"LOUD\""), `log_level "LOUD"`)
 	hup(config("2", "memory_gb = { T4 = 14 }\nlog_level = \"DEBUG\""), `keys=memory_gb`)
 	admitted(ctx, t, r, two)
 	for file, want := range map[string][]string{audit + ".1": {`"job_id":"one"`, `"outcome":"refused"`}, audit: {`"job_id":"two"`, `"outcome":"held"`}} {
