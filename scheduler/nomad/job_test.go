@@ -157,10 +157,10 @@ func TestWhatTheGPUBlockSays(t *testing.T) {
 		priority         int
 	}{
 		"none":             {nil, 0, 0, 0},
-		"both":             {map[string]any{"compute": 1, "compute_limit": 2}, 1, 2, 0},
+		"both":             {map[string]any{"compute": 10, "compute_limit": 0.02}, 10, 20, 0},
 		"a limit":          {map[string]any{"compute_limit": 2}, 0, 2, 0},
 		"no guarantee":     {map[string]any{"compute": "much", "compute_limit": 2, "priority": "normal"}, 0, 0, gpu.NormalSeatPriority},
-		"of several":       {[]map[string]any{{"compute": 1}, {"compute": 2}}, 1, 0, 0},
+		"of several":       {[]map[string]any{{"compute": 10}, {"compute": 20}}, 10, 0, 0},
 		"it is not a JSON": {func() {}, 0, 0, 0},
 	} {
 		task := newTask(&api.Task{Name: "t", Config: map[string]any{"gpu": row.block}})

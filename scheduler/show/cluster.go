@@ -129,9 +129,9 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	g := known.Groups[w.Group]
 	switch {
 	case g.Decision.Hold != nil:
-		p.Kind, p.Reason = g.Decision.Hold.Kind, g.Decision.Hold.Sentence
+		p.Kind, p.Reason = g.Decision.Hold.Kind, explained(g.Decision.Hold.Sentence, &g)
 	case g.Shown.Summary != "" && len(g.Assumed) == 0:
-		p.Reason = waitsBecause(&g)
+		p.Reason = explained(g.Shown.Summary, &g)
 	}
 	if g.Shown.Ask != "" {
 		p.Ask = g.Shown.Ask
@@ -211,11 +211,10 @@ func note(r *state.Reader, w *state.Waiting) string {
 	return strings.Join(list, "; ")
 }
 
-// waitsBecause is a group's reason to wait: its summary and what explains it,
-// which begins with the summary where the group found no room.
-func waitsBecause(g *record.Group) string {
+// explained is why a group waits: the short of it, and what was explained beside.
+func explained(short string, g *record.Group) string {
 	lines := slices.DeleteFunc(slices.Clone(g.Decision.Explanation), func(line string) bool { return line == g.Shown.Summary })
-	return strings.Join(append([]string{g.Shown.Summary}, lines...), "; ")
+	return strings.Join(append([]string{short}, lines...), "; ")
 }
 
 // Reservations lists what is kept free, by ID.

@@ -106,7 +106,10 @@ func TestWhatWaitsIsShown(t *testing.T) {
 // Why a group waits: what holds it, or else what was decided about it, unless that gave it a
 // place; what nothing is known of waits for room.
 func TestWhyAGroupWaits(t *testing.T) {
-	summary := "1 of 1 allocs wait for room"
+	short, summary := "no node has room for 8G now", "1 of 1 allocs wait for room"
+	rest := func(g *record.Group) {
+		g.Decision.Hold, g.Shown.Summary, g.Decision.Explanation = nil, summary, []string{summary, "first"}
+	}
 	for name, row := range map[string]struct {
 		around bool
 		change func(*record.Group)
@@ -114,11 +117,12 @@ func TestWhyAGroupWaits(t *testing.T) {
 		says   []string
 		not    []string
 	}{
-		"no room":            {false, nil, view.WaitsForRoom, []string{summary, "; 1 node: "}, []string{"around the service", "no node has room now", summary + "; " + summary}},
-		"its own words":      {false, func(g *record.Group) { g.Decision.Explanation = []string{"first", "second"} }, view.WaitsForRoom, []string{summary + "; first; second"}, nil},
+		"no room":            {false, nil, view.WaitsForRoom, []string{short, "; 1 node: "}, []string{"around the service", "no node has room now", "waits for room"}},
+		"the rest of it":     {false, rest, view.WaitsForRoom, []string{summary + "; first"}, []string{short}},
+		"its own words":      {false, func(g *record.Group) { g.Decision.Explanation = []string{"first", "second"} }, view.WaitsForRoom, []string{short + "; first; second"}, nil},
 		"held for quota":     {false, func(g *record.Group) { g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota, Sentence: "too much"} }, view.WaitsForQuota, []string{"too much"}, []string{summary}},
-		"it has a place":     {false, func(g *record.Group) { g.Assumed = []place.Usage{{}} }, view.WaitsForRoom, []string{"no node has room now"}, []string{summary}},
-		"nothing was said":   {false, func(g *record.Group) { g.Shown.Summary = "" }, view.WaitsForRoom, []string{"no node has room now"}, []string{"1 node: "}},
+		"it has a place":     {false, func(g *record.Group) { g.Decision.Hold, g.Assumed = nil, []place.Usage{{}} }, view.WaitsForRoom, []string{"no node has room now"}, []string{summary}},
+		"nothing was said":   {false, func(g *record.Group) { g.Decision.Hold, g.Shown.Summary = nil, "" }, view.WaitsForRoom, []string{"no node has room now"}, []string{"1 node: "}},
 		"around the service": {true, nil, view.WaitsForRoom, []string{"no node has room now; Nomad alone places it"}, []string{summary}},
 	} {
 		t.Run(name, func(t *testing.T) {
