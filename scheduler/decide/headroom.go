@@ -16,27 +16,11 @@ import (
 // tasks, and can wait a few minutes for other room; nil where it would not. A gang waits for
 // enough as it is.
 func leavesHeadroom(a groupAsk, u *blocks.Placed) *admit.Hold {
-	return unlessGang(a, func(waited time.Duration) (place.Headroom, bool) {
-		return a.tx.Planner().Keeps(&a.parts[0].Req, &u.Usage, waited)
-	})
-}
-
-// leavesNextPlace is the hold of a group without any room that Nomad would start in the next
-// place for large tasks that comes free; nil where it may have that.
-func leavesNextPlace(a groupAsk) *admit.Hold {
-	return unlessGang(a, func(waited time.Duration) (place.Headroom, bool) {
-		return a.tx.Planner().KeepsNext(&a.parts[0].Req, waited)
-	})
-}
-
-// unlessGang is the hold of a group from which room is kept after it has waited for so long;
-// nil for a gang, for which nothing is looked up.
-func unlessGang(a groupAsk, keeps func(waited time.Duration) (place.Headroom, bool)) *admit.Hold {
 	if a.ask.Gang {
 		return nil
 	}
 	since := turnOf(a.tx, a.ask).Since
-	if room, kept := keeps(a.tx.Now().Sub(since)); kept {
+	if room, kept := a.tx.Planner().Keeps(&a.parts[0].Req, &u.Usage, a.tx.Now().Sub(since)); kept {
 		return waitsForHeadroom(room, since.Add(a.tx.Config().Placement.Weights.HeadroomWait))
 	}
 	return nil

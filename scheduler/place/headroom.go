@@ -62,17 +62,6 @@ func (p *Planner) Keeps(r *Request, u *Usage, waited time.Duration) (Headroom, b
 	return Headroom{}, false
 }
 
-// KeepsNext is Keeps for a request that no node has room for now: whether it should not take
-// the next place for larger tasks that comes free.
-func (p *Planner) KeepsNext(r *Request, waited time.Duration) (Headroom, bool) {
-	for large := range p.kept(r, waited) {
-		if r.GPUs == 0 || p.shapeOf(r).Need(p.snap, large.kind).OK {
-			return large.Headroom, true
-		}
-	}
-	return Headroom{}, false
-}
-
 // KeptNodes are the nodes with room that Keeps would have a request wait for others to take.
 func (p *Planner) KeptNodes(r *Request, waited time.Duration) map[string]bool {
 	nodes := map[string]bool{}
@@ -91,7 +80,6 @@ func (p *Planner) KeptNodes(r *Request, waited time.Duration) map[string]bool {
 
 // keptKind is room on GPUs of a kind that is kept for large tasks.
 type keptKind struct {
-	Headroom
 	kind   int32
 	places forecast.LargePlaces
 }
@@ -108,7 +96,7 @@ func (p *Planner) kept(r *Request, waited time.Duration) iter.Seq[keptKind] {
 				if !known {
 					continue
 				}
-				if h, keeps := p.headroom(&places, gpus, r.GPUs, r.Priority); keeps && !yield(keptKind{h, kind, places}) {
+				if _, keeps := p.headroom(&places, gpus, r.GPUs, r.Priority); keeps && !yield(keptKind{kind, places}) {
 					return
 				}
 			}

@@ -83,26 +83,6 @@ func TestTheLastPlacesAreKeptForLargeTasks(t *testing.T) {
 	}
 }
 
-// What no node has room for leaves the next place that comes free to the large ones as well.
-func TestTheNextPlaceIsKeptForLargeTasks(t *testing.T) {
-	for name, tc := range map[string]struct {
-		request string
-		waited  time.Duration
-		want    Headroom
-	}{
-		"one GPU":                   {"1", 0, Headroom{8, 0}},
-		"no GPU of such a node":     {"1(T4)", 0, Headroom{}},
-		"eight GPUs":                {"8", 0, Headroom{}},
-		"it has waited long enough": {"1", DefaultWeights().HeadroomWait, Headroom{}},
-	} {
-		p, _ := crowd(t, 0)
-		r := ask(t, "r", tc.request)
-		if got, keeps := p.KeepsNext(&r, tc.waited); keeps != (tc.want != Headroom{}) || keeps && got != tc.want {
-			t.Errorf("%s: kept %v %v, want %v", name, keeps, got, tc.want)
-		}
-	}
-}
-
 // Places are not kept where there are many, or where large tasks came rarely or long ago.
 func TestPlacesAreKeptOnlyWhereTheyWillBeNeeded(t *testing.T) {
 	kept := func(p *Planner, node string) bool {

@@ -80,8 +80,6 @@ func (w *v3) run3(dir string, env ...string) *program3 {
 	return p
 }
 
-func (p *program3) said() string { return p.out.Text() }
-
 func (p *program3) ask(line string) string {
 	fmt.Fprintln(p.in, line)
 	p.out.Scan()
