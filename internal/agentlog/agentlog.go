@@ -50,16 +50,17 @@ func EndUnused(used func() bool) {
 			switch {
 			case used():
 				return
-			case os.Getppid() != agent || unread(os.Stderr):
+			case os.Getppid() != agent || unread(syscall.Stderr):
 				os.Exit(0)
 			}
 		}
 	}()
 }
 
-// unread reports whether a file is a pipe that no process can read from any more.
-func unread(f *os.File) bool {
-	look := []unix.PollFd{{Fd: int32(f.Fd())}}
+// unread reports whether a descriptor is a pipe's that no process can read from any more. It is
+// the process's own standard error that counts: os.Stderr is another pipe while a plugin serves.
+func unread(fd int) bool {
+	look := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(look, 0)
 	return err == nil && n == 1 && look[0].Revents&unix.POLLERR != 0
 }
