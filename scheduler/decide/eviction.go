@@ -117,7 +117,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Evi
 		return nil
 	}
 	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.at.Usage}}}
-	if g.Decision.Hold == nil || heldForRoom(g) {
+	if OneByOne(g) {
 		e.Room = room
 	}
 	payable := false
@@ -147,7 +147,7 @@ func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
 		room, at, err := preempt(tx, parts, banned, tx.Config().Preemption.MinGap)
 		switch {
 		case err == nil && inTurn && !window.leaves(a, room):
-		case err == nil && len(room.victims) == 0 && (g.Decision.Hold == nil || heldForRoom(g)) && roomNow(tx, room.at.Node, g):
+		case err == nil && len(room.victims) == 0 && OneByOne(g) && roomNow(tx, room.at.Node, g):
 			return nil // it is about to be used
 		case err == nil && (rewrite || servesAfter(tx, room, g)):
 			room.rewrite, room.parts = rewrite, parts
@@ -164,6 +164,10 @@ func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
 func heldForTurn(g *record.Group) bool {
 	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForPriority
 }
+
+// OneByOne reports whether a group's allocs start each as there is room for it: they are not held, or
+// for room alone. Those of a gang, and of a group held for another reason, are let go as one.
+func OneByOne(g *record.Group) bool { return g.Decision.Hold == nil || heldForRoom(g) }
 
 // heldForRoom reports whether a group whose allocs may start one by one is held for room.
 func heldForRoom(g *record.Group) bool {

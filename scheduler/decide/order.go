@@ -72,6 +72,9 @@ func oneOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) *place.Request {
 	return &group.parts[0].Req
 }
 
+// booked reports whether all that a group misses has its room already.
+func booked(tx *state.Tx, w *state.Waiting) bool { return tx.Assumed(w.Job, w.Group) >= w.Missing }
+
 // NewWindow takes the first of the groups that wait for room or for their turn, and
 // keeps one node for each that could get it, and for a gang as many as it needs: where
 // the least has to go. A gang for which there are too few gets none.
@@ -84,7 +87,7 @@ func NewWindow(tx *state.Tx) *Window {
 			continue
 		}
 		g, known := r.Groups[one.Group]
-		if !known || tx.Assumed(one.Job, one.Group) >= one.Missing { // its room is booked
+		if !known || booked(tx, one) {
 			continue
 		}
 		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g), ask: &g.Ask}

@@ -70,7 +70,7 @@ func rivals(tx *state.Tx, e *Eviction) (list []Rival) {
 	}
 	for w := range tx.WaitingFor("") {
 		switch {
-		case w.Job == e.Job, tx.Assumed(w.Job, w.Group) >= w.Missing: // its room is booked
+		case w.Job == e.Job, booked(tx, w):
 		case tx.Unchangeable(w.Job) && w.Turn.Priority < min(first, tx.PriorityOf(w.Job)):
 			// It was dispatched before its queue was bounded, or around the service.
 		case tx.PriorityOf(w.Job) < tx.PriorityOf(e.Job):

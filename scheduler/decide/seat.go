@@ -29,7 +29,7 @@ type Seat struct {
 // tasks that step aside for it at once. Nil means that there is none, or that a seat is not
 // what the group asks for.
 func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
-	if !tx.Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend || g.Decision.Hold != nil && !heldForRoom(g) {
+	if !tx.Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend || !OneByOne(g) {
 		return nil
 	}
 	a, rewrite, err := oneMore(tx, key, g)

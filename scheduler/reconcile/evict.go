@@ -181,14 +181,9 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 	if err := l.keepOff(ctx, e); err != nil {
 		return err
 	}
-	if item.Revision.Prefer != "" {
+	if item.Revision.Prefer != "" || len(item.Revision.RoomMade) > 0 {
 		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
-			return err
-		}
-	}
-	if len(item.Revision.RoomMade) > 0 {
-		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
-			return fmt.Errorf("count what was done for it: %w", err)
+			return fmt.Errorf("book the room for job %q: %w", item.Job, err)
 		}
 	}
 	return l.stop(ctx, item)

@@ -362,7 +362,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	}
 	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // stopping allocs leave enough
-		if hold == nil || hold.Kind == view.WaitsForRoom && !g.Ask.Gang { // a held group is let go when the room is there
+		if decide.OneByOne(g) { // a group that is let go as one is so when the room is there
 			for _, p := range e.Promises {
 				p.Assume(tx)
 			}

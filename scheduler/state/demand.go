@@ -41,8 +41,8 @@ func (a *arrivals) add(r *place.Request, tasks int) {
 // Arrived tells the planner of tasks that a job asks for, and keeps them for the next leader.
 // No room is kept for the like of unkept ones: they wait for quota.
 func (tx *Tx) Arrived(r *place.Request, tasks int, unkept bool) {
-	for range tasks {
-		if !unkept {
+	if !unkept {
+		for range tasks {
 			tx.Planner().NoteArrival(r, tx.Now())
 		}
 	}
