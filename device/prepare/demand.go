@@ -202,7 +202,7 @@ func (p *Preparer) step(g *demanding, all []*demanding, inputs plan.Inputs) {
 		}
 		p.accept(g, all, inputs)
 	case cordonGPU:
-		if inputs.Client == nil || p.orderOf(g, inputs) != g.Order.ID {
+		if inputs.Client == nil || p.orderOf(g, inputs).ID != g.Order.ID {
 			g.end("") // taken back
 			return
 		}
@@ -219,9 +219,7 @@ func (p *Preparer) step(g *demanding, all []*demanding, inputs plan.Inputs) {
 		switch {
 		case waits == "" && g.clear:
 			g.Phase = cutGPU
-			delete(p.demands.cordoned, g.u.UUID)
 		case p.Now().Sub(g.Began) > giveUp:
-			delete(p.demands.cordoned, g.u.UUID)
 			g.refuse(g.Order.ID, "it waited for "+cmp.Or(waits, "the driver to show all instances"))
 		}
 	case cutGPU:
@@ -299,15 +297,18 @@ func largest(profiles []gpu.MIGProfile) []gpu.MIGPlace {
 	return layout
 }
 
-// orderOf is the ID of the order that the node's metadata has for a GPU.
-func (p *Preparer) orderOf(g *demanding, inputs plan.Inputs) string {
+// orderOf is the order that the node's metadata has for a GPU; one without an ID is none.
+func (p *Preparer) orderOf(g *demanding, inputs plan.Inputs) gpu.MIGOrder {
 	text := inputs.Client.Orders[g.u.UUID]
 	if text == "" {
-		return ""
+		return gpu.MIGOrder{}
 	}
 	o, err := gpu.ParseMIGOrder(text)
 	p.Report("MIG order for "+g.u.UUID, err)
-	return o.ID
+	if err != nil {
+		return gpu.MIGOrder{}
+	}
+	return o
 }
 
 // accept begins an order, or refuses it. One that only waits for other GPUs stays.
@@ -315,13 +316,10 @@ func (p *Preparer) accept(g *demanding, all []*demanding, inputs plan.Inputs) {
 	if !g.clear || len(g.u.Faults) > 0 || inputs.Client == nil {
 		return
 	}
-	id := p.orderOf(g, inputs)
+	o := p.orderOf(g, inputs)
+	id := o.ID
 	if id == "" || slices.Contains(g.Seen, id) {
 		return
-	}
-	o, err := gpu.ParseMIGOrder(inputs.Client.Orders[g.u.UUID])
-	if err != nil {
-		return // reported
 	}
 	r := *g.demandRecord
 	r.Order, r.Phase, r.Began = &o, cordonGPU, p.Now().UTC()
@@ -350,6 +348,7 @@ func (p *Preparer) accept(g *demanding, all []*demanding, inputs plan.Inputs) {
 		return
 	}
 	*g.demandRecord = r
+	delete(p.demands.cordoned, g.u.UUID) // an earlier order's
 	p.Log.Info("cutting a GPU again", "gpu", g.u.UUID, "remove", r.Remove, "make", o.Make, "for", o.For)
 	p.cordon(g)
 }

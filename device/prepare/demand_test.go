@@ -296,6 +296,47 @@ func TestARecutSurvivesKills(t *testing.T) {
 	}
 }
 
+// Nomad hears of a cordon before a GPU is cut, also where the order before was taken back while
+// its own cordon stood.
+func TestEachOrderWaitsForItsOwnCordon(t *testing.T) {
+	topology, err := sim.ParseTopology("test.hcl", []byte("machine \"m\" {}\ngpu { model = \"H100\" }"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mortal{t: t, dir: tmpfs.Dir(t), topology: topology, now: time.Unix(1_800_000_000, 0)}
+	uuid := topology.UUID(0)
+	m.client = plan.Client{Devices: map[string]string{}, Orders: map[string]string{}}
+	m.start(1 << 40)
+	if err := m.backend.Layout(uuid, []string{"3g.40gb"}); err != nil {
+		t.Fatal(err)
+	}
+	m.pass()
+	_, there, err := m.backend.MIGPlaces(uuid)
+	if err != nil || len(there) != 1 {
+		t.Fatal(there, err)
+	}
+	phaseAfter := func(passes int) phase {
+		for range passes {
+			m.pass()
+		}
+		return m.preparer.demands.of(uuid).Phase
+	}
+	order := gpu.MIGOrder{Version: 1, ID: "first", Remove: []string{there[0].UUID}, Make: []gpu.MIGPlace{{Profile: "1g.10gb", Start: there[0].Start}}}
+	m.client.Orders[uuid] = order.String()
+	if now := phaseAfter(2); now != cordonGPU {
+		t.Fatalf("an order was given: %q", now)
+	}
+	delete(m.client.Orders, uuid)
+	if now := phaseAfter(10); now != atRest {
+		t.Fatalf("it was taken back: %q", now)
+	}
+	order.ID = "second"
+	m.client.Orders[uuid] = order.String()
+	if now := phaseAfter(2); now != cordonGPU {
+		t.Errorf("another was given: %q", now)
+	}
+}
+
 // anyLayout draws instances that fit beside others.
 func anyLayout(random *rand.Rand, profiles []gpu.MIGProfile, beside []gpu.MIGPlace) []gpu.MIGPlace {
 	var drawn []gpu.MIGPlace
