@@ -11,13 +11,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // A plugin that is left of an agent ends when the next one begins, and one whose agent lives
 // does not.
 func TestOnePluginWorksOnAStateDir(t *testing.T) {
-	dir, self := t.TempDir(), claimantOf(os.Getpid())
+	dir, self := t.TempDir(), found(t, os.Getpid())
 	earlier := exec.Command("sleep", "1000")
 	if err := earlier.Start(); err != nil {
 		t.Fatal(err)
@@ -31,15 +32,15 @@ func TestOnePluginWorksOnAStateDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	its := encodeClaim(t, claimantOf(earlier.Process.Pid))
-	gone := encodeClaim(t, claimant{PID: self.PID, Start: self.Start + 1})
+	its := encodeClaim(t, found(t, earlier.Process.Pid))
+	gone := encodeClaim(t, procs.Process{PID: self.PID, Start: self.Start + 1})
 	take := func() error { return takeOver(hclog.NewNullLogger(), dir, self) }
 
 	write("{")
 	if err := take(); err != nil {
 		t.Fatal(err)
 	}
-	write(`{"version":1,"plugin":` + encodeClaim(t, claimant{PID: earlier.Process.Pid, Start: 1}) + `,"agent":` + gone + `}`)
+	write(`{"version":1,"plugin":` + encodeClaim(t, procs.Process{PID: earlier.Process.Pid, Start: 1}) + `,"agent":` + gone + `}`)
 	if err := take(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,17 @@ func TestOnePluginWorksOnAStateDir(t *testing.T) {
 	}
 }
 
-func encodeClaim(t *testing.T, c claimant) string {
+// found is a process that runs.
+func found(t *testing.T, pid int) procs.Process {
+	t.Helper()
+	p, err := procs.Find(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func encodeClaim(t *testing.T, c procs.Process) string {
 	t.Helper()
 	text, err := json.Marshal(c)
 	if err != nil {

@@ -60,7 +60,7 @@ gpu {
 	return r, client
 }
 
-// demand reads what is told of the only GPU.
+// demand reads the attribute of the only GPU.
 func (r *rig) demand(groups []*device.DeviceGroup) gpu.MIGDemand {
 	r.t.Helper()
 	if len(groups) == 0 || groups[0].Attributes[gpu.AttrMIGDemand] == nil {
@@ -73,7 +73,7 @@ func (r *rig) demand(groups []*device.DeviceGroup) gpu.MIGDemand {
 	return all[0]
 }
 
-// first is an instance at a place.
+// at is the instance at a place.
 func at(d gpu.MIGDemand, start int) string {
 	n := slices.IndexFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.Start == start })
 	return d.Instances[n].UUID

@@ -26,6 +26,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
 
@@ -99,7 +100,7 @@ func (r *rig) start(topology, config string) {
 			r.service.reconciler.inputs.client = r.client
 		}
 		r.service.reconciler.published.wait = cmp.Or(r.firstWait, firstWait)
-		r.service.begin(ctx, claimant{})
+		r.service.begin(ctx, procs.Process{})
 	}
 }
 

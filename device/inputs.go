@@ -89,9 +89,9 @@ func (s *inputSource) gather(machine hardware.Machine) plan.Inputs {
 		LeasesReadAt: leasesReadAt,
 	}
 	if err == nil && s.config.FollowsDemand() {
-		now.Client, err = s.client()
-		s.report("state of Nomad's client", err)
-		err = nil
+		var unread error
+		now.Client, unread = s.client()
+		s.report("state of Nomad's client", unread)
 	}
 	for _, uuid := range s.registry.GPUs() {
 		now.Faults[uuid] = s.health.Faults(uuid)

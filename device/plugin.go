@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
@@ -27,7 +28,7 @@ type Plugin struct {
 	log hclog.Logger
 	ctx context.Context
 	// agent is the process of Nomad's client that started this one.
-	agent claimant
+	agent procs.Process
 	used  atomic.Bool
 
 	mu      sync.Mutex
@@ -42,7 +43,8 @@ var _ device.DevicePlugin = (*Plugin)(nil)
 // NewPlugin makes a plugin that does nothing before SetConfig. It ends with the
 // context.
 func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
-	return &Plugin{log: log.Named("gpu"), ctx: ctx, agent: claimantOf(os.Getppid()), outdated: make(chan struct{})}
+	agent, _ := procs.Find(os.Getppid()) // one that has ended is none
+	return &Plugin{log: log.Named("gpu"), ctx: ctx, agent: agent, outdated: make(chan struct{})}
 }
 
 // Used reports whether Nomad has asked for the GPUs: by then it has written down the

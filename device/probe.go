@@ -86,7 +86,7 @@ func (p *probes) probeAll(ctx context.Context, units []*plan.Unit) {
 		}
 		for _, u := range units {
 			// Where every client needs a partition or a namespace the probe runs beside MPS.
-			if u.UUID == what.UUID && u.MPS != nil && u.MPS.Ready && u.MPS.Partitioning == nil && u.MPS.Protocol != 3 {
+			if u.UUID == what.UUID && u.MPS != nil && u.MPS.Ready && u.MPS.Partitioning == nil && !u.MPS.HasNamespaces() {
 				what.PipeDir, what.LogDir, what.ShmDir = u.MPS.PipeDir, u.MPS.LogDir, u.MPS.ShmDir
 			}
 		}

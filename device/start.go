@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -59,7 +60,7 @@ func openService(log hclog.Logger, c *config.Config, outdated func()) (*service,
 }
 
 // begin starts the work; a second call changes nothing.
-func (s *service) begin(ctx context.Context, agent claimant) {
+func (s *service) begin(ctx context.Context, agent procs.Process) {
 	s.once.Do(func() {
 		ctx, s.cancel = context.WithCancel(ctx)
 		r := s.reconciler

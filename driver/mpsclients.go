@@ -44,7 +44,7 @@ func (d *Driver) terminateClients(t *task) error {
 	if err != nil {
 		return err
 	}
-	if state.Protocol == 3 {
+	if state.HasNamespaces() {
 		return terminatePrograms(ctx, mpsctl.V3{Control: c}, func(pid int) bool { return slices.Contains(own, pid) })
 	}
 	servers, err := c.Servers(ctx)

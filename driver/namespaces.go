@@ -25,7 +25,7 @@ func namespaced(n environment, l gpu.Lease) (gpu.Holding, gpu.GPUState, mpsctl.V
 			continue
 		}
 		s, err := n.state.GPU(h.UUID)
-		if err != nil || s.MPS == nil || s.MPS.Protocol != 3 || s.MPS.Generation != h.MPSGeneration {
+		if err != nil || s.MPS == nil || !s.MPS.HasNamespaces() || s.MPS.Generation != h.MPSGeneration {
 			continue
 		}
 		return h, s, mpsctl.V3{Control: mpsctl.Control{Program: s.MPS.Control, PipeDir: s.MPS.CommandDir(), Timeout: partitionAnswer}}, true

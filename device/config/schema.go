@@ -75,8 +75,8 @@ var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 // demandSchema bounds how a MIG layout follows demand.
 var demandSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"least":   withDefault("least", "list(string)", `[]`),
-	"at_once": withDefault("at_once", "number", `1`),
-	"per_day": withDefault("per_day", "number", `24`),
+	"at_once": withDefault("at_once", "string", `"1"`),
+	"per_day": withDefault("per_day", "string", `"24"`),
 })
 
 // migSchema says how MIG instances of a profile are offered.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // locate returns the daemon that lives. One that an earlier release started, without
@@ -18,7 +20,7 @@ func (k *keeper) locate() (process, error) {
 	if err == nil {
 		return k.keepOrReplace(found)
 	}
-	if !errors.Is(err, errGone) {
+	if !errors.Is(err, procs.ErrGone) {
 		return found, err
 	}
 	old := k.control.in(k.control.dirs.withoutGate())
@@ -44,7 +46,7 @@ var errUngated = &actionError{
 	action: "it is replaced when no task is on the device",
 }
 
-// keepOrReplace returns a daemon, or errGone where it is to be replaced now because it
+// keepOrReplace returns a daemon, or procs.ErrGone where it is to be replaced now because it
 // divides the multiprocessors in another way than is wanted.
 func (k *keeper) keepOrReplace(found process) (process, error) {
 	static := staticDaemon(found.PID)
@@ -55,7 +57,7 @@ func (k *keeper) keepOrReplace(found process) (process, error) {
 		return found, nil
 	case k.replacing && k.deviceEmpty():
 		k.ended = "it was replaced by one that divides the multiprocessors in another way"
-		return process{}, fmt.Errorf("process %d: %w", found.PID, errGone)
+		return process{}, fmt.Errorf("process %d: %w", found.PID, procs.ErrGone)
 	case k.replacing:
 		return process{}, errOtherPartitioning
 	}

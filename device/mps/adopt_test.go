@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 func TestDaemonIsAdoptedAfterRestart(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
 		first := b.wantReady()
 		b.Close()
-		if !(process{first.PID, 0}).exists() {
+		if !exists(first.PID) {
 			t.Fatal("the daemon ended with the supervisor")
 		}
 		b.start()
@@ -48,9 +50,9 @@ func TestDaemonSurvivesASupervisorThatIsStoppedAtOnce(t *testing.T) {
 	})
 }
 
-// exists is alive without regard to the time of the start.
-func (p process) exists() bool {
-	_, err := findProcess(p.PID)
+// exists reports whether any process has a number.
+func exists(pid int) bool {
+	_, err := procs.Find(pid)
 	return err == nil
 }
 
@@ -139,7 +141,7 @@ func TestDaemonWithoutASocketIsReplacedOnlyWhenNoTaskIsThere(t *testing.T) {
 			}
 		}
 		now := b.until("it is noticed", reason("was removed"))
-		if !(process{first.PID, 0}).exists() || !strings.Contains(now.Action, "when no task is on the device") {
+		if !exists(first.PID) || !strings.Contains(now.Action, "when no task is on the device") {
 			t.Errorf("status is %+v", now)
 		}
 		empty := b.spec()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // gateName is what a gate is called in lists of processes.
@@ -33,7 +34,7 @@ func (k *keeper) openGate(ctx context.Context) error {
 	}
 	found, err := k.control.findGate()
 	switch {
-	case errors.Is(err, errBusy) && k.gate.alive():
+	case errors.Is(err, errBusy) && k.gate.Alive():
 		return nil
 	case errors.Is(err, errBusy):
 		return err
@@ -54,7 +55,7 @@ func (k *keeper) openGate(ctx context.Context) error {
 // endOtherGates ends gates that no task finds any more.
 func (c control) endOtherGates(than process) {
 	for _, p := range c.running(roleGate) {
-		if p != than && p.alive() {
+		if p != than && p.Alive() {
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 	}
@@ -67,12 +68,12 @@ func (c control) findGate() (process, error) {
 		return process{}, err
 	}
 	if c.roleOf(pid) != roleGate {
-		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, c.dirs.gate(), errGone)
+		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, c.dirs.gate(), procs.ErrGone)
 	}
 	if mpsctl.PlacesOf(c.dirs.own).Exist() && !slices.Contains(arguments(pid), knowsPlaces) {
-		return process{}, fmt.Errorf("process %d is the gate of an earlier release, which places no programs: %w", pid, errGone)
+		return process{}, fmt.Errorf("process %d is the gate of an earlier release, which places no programs: %w", pid, procs.ErrGone)
 	}
-	return findProcess(pid)
+	return procs.Find(pid)
 }
 
 // startGate runs a gate, which takes the place of whatever listens where tasks
@@ -112,7 +113,7 @@ func (c control) startGate(parent context.Context) (process, error) {
 		if found, err := c.findGate(); err == nil && found.PID == pid {
 			return found, nil
 		}
-		if _, err := findProcess(pid); err != nil {
+		if _, err := procs.Find(pid); err != nil {
 			return process{}, fmt.Errorf("it ended; see %s", log.Name())
 		}
 		select {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -124,7 +125,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 		return err
 	}
 	found, err := k.locate()
-	if err != nil && !errors.Is(err, errGone) {
+	if err != nil && !errors.Is(err, procs.ErrGone) {
 		return k.replaceIfEmpty(err)
 	}
 	if err := k.control.limitShm(found); err != nil {
@@ -268,12 +269,12 @@ func (k *keeper) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-alive.C:
-			if !k.process().alive() {
+			if !k.process().Alive() {
 				k.log.Warn("MPS control daemon died", "device", k.control.uuid, "pid", k.process().PID)
 				k.ended = "it died"
 				return errors.New("it died and is being started again")
 			}
-			if !k.gate.alive() {
+			if !k.gate.Alive() {
 				if err := k.openGate(ctx); err != nil {
 					return err
 				}

@@ -110,23 +110,23 @@ func TestDaemonThatDoesNotAnswerIsReplacedAfterSeveralAttempts(t *testing.T) {
 
 func TestGenerationsOfADaemon(t *testing.T) {
 	k := idleKeeper(t)
-	first, err := k.remember(process{10, 100}, nil)
+	first, err := k.remember(process{PID: 10, Start: 100}, nil)
 	if err != nil || first.Generation != 1 || first.LastEnd != "" || !first.StartedAt.Equal(time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)) {
 		t.Fatalf("the first: %+v, %v", first, err)
 	}
-	if same, err := k.remember(process{10, 100}, nil); err != nil || same.Generation != 1 {
+	if same, err := k.remember(process{PID: 10, Start: 100}, nil); err != nil || same.Generation != 1 {
 		t.Errorf("the same: %+v, %v", same, err)
 	}
 	// A process with the same number is another daemon.
-	if next, err := k.remember(process{10, 200}, nil); err != nil || next.Generation != 2 || next.LastEnd != "it ended while no plugin looked after it" {
+	if next, err := k.remember(process{PID: 10, Start: 200}, nil); err != nil || next.Generation != 2 || next.LastEnd != "it ended while no plugin looked after it" {
 		t.Errorf("the next: %+v, %v", next, err)
 	}
 	k.daemon.Generation = 2
-	if next, err := k.remember(process{11, 300}, nil); err != nil || next.Generation != 3 || next.LastEnd != "it ended" {
+	if next, err := k.remember(process{PID: 11, Start: 300}, nil); err != nil || next.Generation != 3 || next.LastEnd != "it ended" {
 		t.Errorf("beside this plugin: %+v, %v", next, err)
 	}
 	k.ended = "it died"
-	if next, err := k.remember(process{12, 400}, nil); err != nil || next.Generation != 4 || next.LastEnd != "it died" || k.ended != "" {
+	if next, err := k.remember(process{PID: 12, Start: 400}, nil); err != nil || next.Generation != 4 || next.LastEnd != "it died" || k.ended != "" {
 		t.Errorf("with a reason: %+v, %v, then %q", next, err, k.ended)
 	}
 	// Without its record the generation still grows beyond what was said.
@@ -140,7 +140,7 @@ func TestGenerationsOfADaemon(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if next, err := k.remember(process{13, 500}, nil); err != nil || next.Generation != 5 {
+		if next, err := k.remember(process{PID: 13, Start: 500}, nil); err != nil || next.Generation != 5 {
 			t.Errorf("the record is %s: %+v, %v", name, next, err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestGenerationsOfADaemon(t *testing.T) {
 	if err := os.WriteFile(k.control.dirs.base, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.remember(process{14, 600}, nil); err == nil {
+	if _, err := k.remember(process{PID: 14, Start: 600}, nil); err == nil {
 		t.Error("a record that cannot be written is no error")
 	}
 }
@@ -164,7 +164,7 @@ func TestFilesOfADaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	record, err := k.remember(process{10, 100}, []string{"strange"})
+	record, err := k.remember(process{PID: 10, Start: 100}, []string{"strange"})
 	if err != nil || fmt.Sprint(record.Own) != "[cuda.shm other]" {
 		t.Errorf("its files are %v, %v", record.Own, err)
 	}
@@ -191,7 +191,7 @@ func TestStatusSaysWhySinceWhenAndWhatToDo(t *testing.T) {
 	if s := k.Status(); s.Action != "" || s.Server != ServerFault || s.Culprit != 4711 || changes != 2 {
 		t.Errorf("after %d changes: %+v", changes, s)
 	}
-	k.markReady(daemonRecord{Process: process{7, 8}, Generation: 3, StartedAt: began, LastEnd: "it died"}, k.spec, features{multiUser: true, priorities: true})
+	k.markReady(daemonRecord{Process: process{PID: 7, Start: 8}, Generation: 3, StartedAt: began, LastEnd: "it died"}, k.spec, features{multiUser: true, priorities: true})
 	if s := k.Status(); !s.Ready || s.Reason != "" || s.Action != "" || !s.Since.IsZero() || s.PID != 7 || s.Generation != 3 || s.LastEnd != "it died" ||
 		s.Server != ServerActive || !s.MultiUser || !s.Priorities || changes != 3 {
 		t.Errorf("after %d changes: %+v", changes, s)
@@ -201,8 +201,8 @@ func TestStatusSaysWhySinceWhenAndWhatToDo(t *testing.T) {
 		t.Errorf("the next time: %+v", s)
 	}
 	// Limits that are not those which are wanted by now make nothing ready.
-	k.markReady(daemonRecord{Process: process{7, 8}, Generation: 4}, Spec{UUID: device, Percent: 50}, features{})
-	if s := k.Status(); s.Ready || k.process() != (process{7, 8}) {
+	k.markReady(daemonRecord{Process: process{PID: 7, Start: 8}, Generation: 4}, Spec{UUID: device, Percent: 50}, features{})
+	if s := k.Status(); s.Ready || k.process() != (process{PID: 7, Start: 8}) {
 		t.Errorf("with other limits: %+v of %v", s, k.process())
 	}
 }
@@ -277,7 +277,7 @@ func TestLeftoversWithoutASocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := k.clearLeftovers()
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d, its control daemon, lives, but its socket", own.PID)) || !left[0].alive() || !left[1].alive() {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d, its control daemon, lives, but its socket", own.PID)) || !left[0].Alive() || !left[1].Alive() {
 			t.Fatalf("with tasks: %v", err)
 		}
 	}
@@ -287,7 +287,7 @@ func TestLeftoversWithoutASocket(t *testing.T) {
 	}
 	for _, p := range left {
 		<-ended[p.PID]
-		if p.alive() {
+		if p.Alive() {
 			t.Error("it lives on without tasks")
 		}
 	}

@@ -118,7 +118,7 @@ func (b *bench) untilEnded(dying []process) {
 	b.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(dying, process.alive); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(dying, process.Alive); <-tick.C {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("of %v some run", dying)
 		}

@@ -12,30 +12,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
-// dialect is how a daemon is spoken to.
-type dialect interface {
-	// options are the command lines that may start such a daemon, the best first, and makes
-	// the files that they name.
-	options() ([][]string, error)
-	// prepare gives the daemon and its server their limits, with a server started where
-	// there is none, and tells their features.
-	prepare(context.Context, Spec) (features, error)
-	// confirm asks whether all is as prepare left it. A server other than the known one
-	// has lost the partitions of its tasks; 0 is none.
-	confirm(ctx context.Context, spec Spec, known int) error
-}
-
-// features are what a daemon and its server can do, which depends on the branch.
-type features struct {
-	// server is the process ID of the server that takes clients.
-	server                int
-	multiUser, priorities bool
-	partitioning          Partitioning
-	// protocol is ProtocolV3 where tasks have namespaces, and multiprocessors the device's.
-	protocol        Protocol
-	multiprocessors int
-}
-
 // legacy is MPS v2: commands on the control program's standard input, limits of the
 // daemon and of its one server.
 type legacy struct {
@@ -74,8 +50,7 @@ func (l legacy) prepare(ctx context.Context, spec Spec) (can features, err error
 	return can, err
 }
 
-// limit gives the daemon its limits, starts its server where there is none,
-// and gives that its limits too. It returns the server that takes clients.
+// limit gives the daemon its limits, starts a missing server, and gives that its limits too. It returns the server that takes clients.
 func (l legacy) limit(ctx context.Context, spec Spec) (int, error) {
 	if err := l.confirmLimits(ctx, daemonLimits, spec); err != nil {
 		if err := l.setLimits(ctx, daemonLimits, spec); err != nil {

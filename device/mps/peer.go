@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // errBusy means that a daemon is there and takes no connection now.
@@ -22,12 +23,12 @@ func (c control) find() (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	found, err := findProcess(pid)
+	found, err := procs.Find(pid)
 	if err != nil {
 		return process{}, err
 	}
 	if c.roleOf(pid) != roleDaemon {
-		return process{}, fmt.Errorf("process %d listens on %s and is not the MPS control daemon: %w", pid, c.dirs.socket(), errGone)
+		return process{}, fmt.Errorf("process %d listens on %s and is not the MPS control daemon: %w", pid, c.dirs.socket(), procs.ErrGone)
 	}
 	return found, nil
 }
@@ -45,7 +46,7 @@ func listener(path string) (int, error) {
 	case errors.Is(err, unix.EAGAIN):
 		return 0, errBusy
 	case err != nil:
-		return 0, fmt.Errorf("%w (%w)", err, errGone)
+		return 0, fmt.Errorf("%w (%w)", err, procs.ErrGone)
 	}
 	defer conn.Close()
 	peer, err := credentialsOf(conn)
@@ -53,7 +54,7 @@ func listener(path string) (int, error) {
 		return 0, fmt.Errorf("ask who listens on %s: %w", path, err)
 	}
 	if peer.Pid <= 1 {
-		return 0, fmt.Errorf("process %d listens on %s: %w", peer.Pid, path, errGone) // 0 is one of another namespace
+		return 0, fmt.Errorf("process %d listens on %s: %w", peer.Pid, path, procs.ErrGone) // 0 is one of another namespace
 	}
 	return int(peer.Pid), nil
 }

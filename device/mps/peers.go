@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // peer is who has connected to a gate. That is the kernel's word: the credentials
@@ -167,13 +168,13 @@ func (s *peers) recent(times map[string]time.Time, group string) bool {
 
 // admitted notes that a program was given to the server.
 func (s *peers) admitted(p peer) {
-	found, err := findProcess(int(p.Pid))
+	found, err := procs.Find(int(p.Pid))
 	if err != nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.clients, func(client process, _ uint32) bool { return !client.alive() })
+	maps.DeleteFunc(s.clients, func(client process, _ uint32) bool { return !client.Alive() })
 	s.clients[found] = p.Uid
 }
 
@@ -188,7 +189,7 @@ func (s *peers) checkUser(p peer, daemon mpswire.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for client, user := range s.clients {
-		if user != p.Uid && client.alive() {
+		if user != p.Uid && client.Alive() {
 			return fmt.Errorf("programs of user %d are on the server, which takes one user at a time", user)
 		}
 	}

@@ -4,7 +4,6 @@ package mps
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,44 +15,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
-// process is a running process, told from a later one with the same number by
-// the time of its start.
-type process struct {
-	PID int `json:"pid"`
-	// Start is in clock ticks since boot, as the kernel counts.
-	Start uint64 `json:"start"`
-}
-
-// alive reports whether the process still runs.
-func (p process) alive() bool {
-	now, err := findProcess(p.PID)
-	return err == nil && now == p
-}
-
-// errGone means that a process has ended.
-var errGone = errors.New("process has ended")
-
-// findProcess reads who a process is from /proc/<pid>/stat.
-func findProcess(pid int) (process, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return process{}, fmt.Errorf("process %d: %w", pid, errGone)
-	}
-	// The command's name stands in brackets and may hold anything.
-	_, rest, found := strings.Cut(string(text[strings.LastIndexByte(string(text), ')'):]), ") ")
-	fields := strings.Fields(rest)
-	const state, start = 0, 19
-	if !found || len(fields) <= start || fields[state] == "Z" || fields[state] == "X" {
-		return process{}, fmt.Errorf("process %d: %w", pid, errGone)
-	}
-	ticks, err := strconv.ParseUint(fields[start], 10, 64)
-	if err != nil {
-		return process{}, fmt.Errorf("read start of process %d: %w", pid, err)
-	}
-	return process{pid, ticks}, nil
-}
+type process = procs.Process
 
 // children are the processes that any thread of a process has started.
 func children(pid int) []int {
@@ -131,17 +97,13 @@ func arguments(pid int) []string {
 // running lists all processes of a role that were ever started for the
 // directories, known to the supervisor or not.
 func (c control) running(roles ...role) []process {
-	entries, err := os.ReadDir("/proc")
+	pids, err := procs.PIDs()
 	if err != nil {
 		return nil
 	}
 	var found []process
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		p, err := findProcess(pid)
+	for _, pid := range pids {
+		p, err := procs.Find(pid)
 		if err == nil && slices.Contains(roles, c.roleOf(pid)) {
 			found = append(found, p)
 		}
@@ -176,7 +138,7 @@ func (c control) endAll(log hclog.Logger, roles ...role) error {
 				said[p] = true
 				log.Info("ending MPS process", "device", c.uuid, "pid", p.PID)
 			}
-			if p.alive() {
+			if p.Alive() {
 				_ = unix.Kill(p.PID, unix.SIGKILL)
 			}
 		}

@@ -15,14 +15,15 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 func TestProcessesAreToldApart(t *testing.T) {
-	own, err := findProcess(os.Getpid())
-	if err != nil || own.PID != os.Getpid() || own.Start == 0 || !own.alive() {
+	own, err := procs.Find(os.Getpid())
+	if err != nil || own.PID != os.Getpid() || own.Start == 0 || !own.Alive() {
 		t.Errorf("this process is %+v, %v", own, err)
 	}
-	if (process{own.PID, own.Start + 1}).alive() {
+	if (process{PID: own.PID, Start: own.Start + 1}).Alive() {
 		t.Error("a later process with the same number is taken for it")
 	}
 	// One that has ended and is not waited for is gone, whatever its name.
@@ -39,24 +40,24 @@ func TestProcessesAreToldApart(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	running, err := findProcess(cmd.Process.Pid)
-	if err != nil || !running.alive() {
+	running, err := procs.Find(cmd.Process.Pid)
+	if err != nil || !running.Alive() {
 		t.Errorf("a process with an odd name is %+v, %v", running, err)
 	}
 	if !slices.Contains(children(os.Getpid()), cmd.Process.Pid) {
 		t.Error("it is not among this process's children")
 	}
 	in.Close()
-	for deadline := time.Now().Add(time.Minute); running.alive(); {
+	for deadline := time.Now().Add(time.Minute); running.Alive(); {
 		if time.Now().After(deadline) {
 			t.Fatal("a zombie is taken for alive")
 		}
 	}
-	if _, err := findProcess(cmd.Process.Pid); !errors.Is(err, errGone) {
+	if _, err := procs.Find(cmd.Process.Pid); !errors.Is(err, procs.ErrGone) {
 		t.Errorf("a zombie: %v", err)
 	}
 	_ = cmd.Wait()
-	if _, err := findProcess(cmd.Process.Pid); !errors.Is(err, errGone) {
+	if _, err := procs.Find(cmd.Process.Pid); !errors.Is(err, procs.ErrGone) {
 		t.Errorf("one that is gone: %v", err)
 	}
 	if children(cmd.Process.Pid) != nil || arguments(cmd.Process.Pid) != nil {

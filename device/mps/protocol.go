@@ -7,7 +7,42 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
+
+// Protocol is which MPS protocol a daemon has.
+type Protocol int
+
+// The protocols that there are. ProtocolAuto is 3 where the control program has it.
+const (
+	ProtocolAuto Protocol = 0
+	ProtocolV2   Protocol = 2
+	ProtocolV3   Protocol = 3
+)
+
+// dialect is how a daemon is spoken to.
+type dialect interface {
+	// options are the command lines that may start such a daemon, the best first, and makes
+	// the files that they name.
+	options() ([][]string, error)
+	// prepare gives the daemon and its server their limits, starts a missing server, and
+	// returns their features.
+	prepare(context.Context, Spec) (features, error)
+	// confirm asks whether all is as prepare left it. A server other than the known one
+	// has lost the partitions of its tasks; 0 is none.
+	confirm(ctx context.Context, spec Spec, known int) error
+}
+
+// features are what a daemon and its server can do, which depends on the branch.
+type features struct {
+	// server is the process ID of the server that takes clients.
+	server                int
+	multiUser, priorities bool
+	partitioning          Partitioning
+	// protocol is ProtocolV3 where tasks have namespaces, and multiprocessors the device's.
+	protocol        Protocol
+	multiprocessors int
+}
 
 // protocolChoice is the protocol that a device's daemon is to have, and why.
 type protocolChoice struct {
@@ -19,8 +54,7 @@ type protocolChoice struct {
 // asked: a driver is upgraded under the plugin.
 func (k *keeper) chooseProtocol(ctx context.Context) error {
 	spec := k.wanted()
-	switch {
-	case spec.Protocol == ProtocolV2:
+	if spec.Protocol == ProtocolV2 {
 		k.protocol = protocolChoice{ProtocolV2, spec.ProtocolReason}
 		return nil
 	}
@@ -58,7 +92,7 @@ func (k *keeper) keepOtherProtocol(found process) (process, error) {
 	switch {
 	case k.replacing && k.deviceEmpty():
 		k.ended = fmt.Sprintf("it was replaced by one of MPS protocol %d", k.protocol.wanted)
-		return process{}, fmt.Errorf("process %d: %w", found.PID, errGone)
+		return process{}, fmt.Errorf("process %d: %w", found.PID, procs.ErrGone)
 	case k.replacing:
 		return process{}, errOtherProtocol
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 func TestUnitOfAProcess(t *testing.T) {
@@ -59,7 +60,7 @@ func TestADaemonIsMovedToAScopeWhenItIsStartedAndWhenItIsAdopted(t *testing.T) {
 // checkScope waits for the scope of a daemon; gates have theirs.
 func checkScope(t *testing.T, asked <-chan scope, pid int) {
 	t.Helper()
-	p, err := findProcess(pid)
+	p, err := procs.Find(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // A daemon without a server takes the first client and then makes it wait, or
@@ -85,7 +86,7 @@ func (c control) notStarted(server int) error {
 func (c control) awaitEnd(ctx context.Context, pid int) bool {
 	limit := time.After(c.Timeout)
 	for {
-		if _, err := findProcess(pid); err != nil {
+		if _, err := procs.Find(pid); err != nil {
 			return true
 		}
 		select {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // A server that outlives its daemon can no longer be asked or limited, and holds
@@ -19,7 +21,7 @@ import (
 func TestServerDoesNotOutliveItsDaemon(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
 		s := b.wantReady()
-		server, err := findProcess(b.server())
+		server, err := procs.Find(b.server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +32,7 @@ func TestServerDoesNotOutliveItsDaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.until("another is ready", func(s Status) bool { return ready(s) && s.Generation == 2 })
-		if server.alive() {
+		if server.Alive() {
 			t.Error("the server of the first daemon still runs")
 		}
 	})

@@ -27,7 +27,7 @@ func (d dirs) restoreShm() (changed bool, err error) {
 		return false, fmt.Errorf("look at %s: %w", d.shm, err)
 	}
 	if now.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return false, fmt.Errorf("%s is no directory", d.shm)
+		return false, fmt.Errorf("%s is not a directory", d.shm)
 	}
 	if now.Mode&0o7777 == 0o1777 && now.Uid == 0 && now.Gid == 0 {
 		return false, nil

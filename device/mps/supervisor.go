@@ -171,7 +171,7 @@ func (s *Supervisor) Server(pid int) bool {
 	defer s.mu.Unlock()
 	for _, k := range s.keepers {
 		daemon := k.process()
-		if daemon.alive() && (pid == daemon.PID || slices.Contains(children(daemon.PID), pid)) {
+		if daemon.Alive() && (pid == daemon.PID || slices.Contains(children(daemon.PID), pid)) {
 			return true
 		}
 	}

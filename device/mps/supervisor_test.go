@@ -140,14 +140,14 @@ func TestDaemonThatHangsIsReplacedOnlyWhenNoTaskIsThere(t *testing.T) {
 		t.Errorf("status is %+v", now)
 	}
 	b.until("it is tried again", func(s Status) bool { return s.Action != "" })
-	if !(process{first.PID, 0}).exists() {
+	if !exists(first.PID) {
 		t.Fatal("a daemon that may have tasks was ended")
 	}
 	empty := b.spec()
 	empty.EmptyAt = now.Since.Add(-time.Hour) // before it began to hang
 	b.Want([]Spec{empty})
 	b.until("it is tried again", func(s Status) bool { return s.Action != "" })
-	if !(process{first.PID, 0}).exists() {
+	if !exists(first.PID) {
 		t.Fatal("a daemon that may have tasks was ended")
 	}
 	empty.EmptyAt = time.Now()
@@ -163,7 +163,7 @@ func (b *bench) untilGone(pid int) {
 	b.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); (process{pid, 0}).exists(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); exists(pid); <-tick.C {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("process %d still runs", pid)
 		}

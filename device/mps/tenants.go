@@ -4,20 +4,19 @@ package mps
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -39,15 +38,6 @@ type Tenant struct {
 // control group. Percentages are of the device's multiprocessors.
 type TenantFinder func(uuid string, pid int, group string, multiprocessors int) (Tenant, error)
 
-// tenantPrefix begins the names of tenants' namespaces.
-const tenantPrefix = "r"
-
-// namespaceOf names the namespace of a control group: the path of its socket is short.
-func namespaceOf(group string) string {
-	sum := sha256.Sum256([]byte(group))
-	return tenantPrefix + hex.EncodeToString(sum[:5])
-}
-
 // asksDir has the questions of gates, asks those of one.
 func asksDir(own string) string { return filepath.Join(filepath.Dir(own), "asks") }
 
@@ -65,7 +55,7 @@ func (a ask) write(own string) error {
 	if err != nil {
 		return err
 	}
-	return statedir.WriteFile(filepath.Join(asksDir(own), namespaceOf(a.Group)), text, 0o600)
+	return statedir.WriteFile(filepath.Join(asksDir(own), gpu.MPSTenantNamespace(a.Group)), text, 0o600)
 }
 
 // placeTenants answers the questions of gates.
@@ -79,6 +69,9 @@ func (k *keeper) placeTenants(ctx context.Context) {
 		return // there are none
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // it is not written yet
+		}
 		path := filepath.Join(asksDir(n.dirs.own), e.Name())
 		var a ask
 		text, err := os.ReadFile(path)
@@ -103,7 +96,7 @@ func (k *keeper) placeTenant(ctx context.Context, n namespaced, a ask) error {
 	if groups, err := cgroup.Of(a.PID); err != nil || !cgroup.Within(groups, t.Group) {
 		return fmt.Errorf("process %d is not in control group %s any more", a.PID, t.Group)
 	}
-	name := namespaceOf(t.Group)
+	name := gpu.MPSTenantNamespace(t.Group)
 	if err := n.v3().Open(ctx, gpu.MPSServer, name, t.Limits); err != nil {
 		return err
 	}
@@ -132,16 +125,16 @@ func (k *keeper) keepNamespaces(ctx context.Context) error {
 			}
 		}
 	}
-	running := runningGroups()
+	running := sync.OnceValue(runningGroups)
 	spec, seen := k.wanted(), map[string]time.Time{}
 	var gone []string
 	for _, name := range names {
 		if seen[name] = k.seen[name]; seen[name].IsZero() {
 			seen[name] = k.now()
 		}
-		foreign := strings.HasPrefix(name, tenantPrefix)
+		foreign := gpu.IsMPSTenantNamespace(name)
 		switch {
-		case foreign && !slices.ContainsFunc(running, func(g cgroup.Group) bool { return cgroup.Within([]cgroup.Group{g}, places[name]) }),
+		case foreign && !slices.ContainsFunc(running(), func(g cgroup.Group) bool { return cgroup.Within([]cgroup.Group{g}, places[name]) }),
 			!foreign && spec.MembersAt.After(seen[name]) && !slices.Contains(spec.Members, name):
 			gone = append(gone, name)
 		}
@@ -153,15 +146,13 @@ func (k *keeper) keepNamespaces(ctx context.Context) error {
 
 // runningGroups are the control groups of all processes.
 func runningGroups() (all []cgroup.Group) {
-	entries, err := os.ReadDir("/proc")
+	pids, err := procs.PIDs()
 	if err != nil {
 		return nil
 	}
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			groups, _ := cgroup.Of(pid)
-			all = append(all, groups...)
-		}
+	for _, pid := range pids {
+		groups, _ := cgroup.Of(pid)
+		all = append(all, groups...)
 	}
 	return all
 }

@@ -19,16 +19,6 @@ import (
 // mpsctl.Places). The server's default namespace is for no task: it has next to nothing, in
 // case that a program comes to it.
 
-// Protocol is which MPS protocol a daemon has.
-type Protocol int
-
-// The protocols that there are. ProtocolAuto is 3 where the control program has it.
-const (
-	ProtocolAuto Protocol = 0
-	ProtocolV2   Protocol = 2
-	ProtocolV3   Protocol = 3
-)
-
 // leastLimits are those of the default namespace.
 var leastLimits = mpsctl.Limits{MemoryMiB: 1, Percent: 1}
 

@@ -149,7 +149,7 @@ func TestProgramsAreInTheNamespaceOfTheirControlGroup(t *testing.T) {
 				t.Errorf("%v: it is in %q (%s), has %s multiprocessors and gets memory: %s", tc.env, a, p.said(), c, m)
 			}
 		}
-		// What is below the gate is not reached by another name.
+		// No other name leads past the gate.
 		for _, dir := range []string{"tasks/c1", "tasks"} {
 			p := b.runIn(Status{PipeDir: filepath.Join(s.PipeDir, dir)}, other)
 			if !strings.HasPrefix(p.said(), "error") {
@@ -176,7 +176,7 @@ func TestTasksOfOtherDriversGetTheirNamespace(t *testing.T) {
 	b.start()
 	s := b.wantReady()
 	p := b.runIn(s, dir)
-	if a, c := p.ask("where"), p.ask("sms"); a != namespaceOf(path) || c != "66" {
+	if a, c := p.ask("where"), p.ask("sms"); a != gpu.MPSTenantNamespace(path) || c != "66" {
 		t.Errorf("%s: it is in %q with %s multiprocessors", p.said(), a, c)
 	}
 	if q := b.runIn(s, stranger); !strings.HasPrefix(q.said(), "error") {
@@ -228,7 +228,7 @@ func TestNamespacesOfNoTaskGo(t *testing.T) {
 	b.untilNamespaces("c1", "default")
 }
 
-// Whatever ends, no program is ever outside a namespace: while there is none it fails.
+// Daemon, server or gate may end: a program is in its namespace, or fails.
 func TestNoProgramIsOutsideItsNamespaceAfterKills(t *testing.T) {
 	rounds := 8
 	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_ROUNDS")); err == nil {

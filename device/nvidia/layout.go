@@ -24,15 +24,9 @@ import (
 func (b *Backend) Layout(uuid string, profiles []string) error {
 	b.gate.RLock()
 	defer b.gate.RUnlock()
-	if err := b.open(); err != nil {
-		return err
-	}
-	d, err := b.handle(uuid)
+	d, err := b.placing(uuid)
 	if err != nil {
 		return err
-	}
-	if !b.has(symbolPlacement) {
-		return errors.New("the driver's library cannot place MIG instances; install a driver of branch 470 or newer")
 	}
 	if err := enableMIG(d); err != nil {
 		return err
@@ -59,6 +53,18 @@ func (b *Backend) Layout(uuid string, profiles []string) error {
 		return fmt.Errorf("profiles [%s] are not valid (no places on this GPU have room for all of them)", strings.Join(profiles, " "))
 	}
 	return l.change(stay, add)
+}
+
+// placing is a GPU whose instances can be placed; the caller holds gate.
+func (b *Backend) placing(uuid string) (nvml.Device, error) {
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	d, err := b.handle(uuid)
+	if err == nil && !b.has(symbolPlacement) {
+		err = errors.New("the driver's library cannot place MIG instances; install a driver of branch 470 or newer")
+	}
+	return d, err
 }
 
 // enableMIG turns MIG on where it is off. On GPUs that need a reset for it, that

@@ -90,15 +90,9 @@ func (b *Backend) migPlaces(d nvml.Device) ([]gpu.MIGProfile, []gpu.MIGInstance,
 func (b *Backend) Recut(uuid string, remove, add []gpu.MIGPlace) error {
 	b.gate.RLock()
 	defer b.gate.RUnlock()
-	if err := b.open(); err != nil {
-		return err
-	}
-	d, err := b.handle(uuid)
+	d, err := b.placing(uuid)
 	if err != nil {
 		return err
-	}
-	if !b.has(symbolPlacement) {
-		return errors.New("the driver's library cannot place MIG instances; install a driver of branch 470 or newer")
 	}
 	l, err := b.layoutOf(d)
 	if err != nil {

@@ -7,24 +7,21 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // readEnvironments reads with what environment each process was started, so far
 // as that is bounded. One that has ended in between has none.
 func readEnvironments(yield func([]byte, error) bool) {
-	entries, err := os.ReadDir("/proc")
+	pids, err := procs.PIDs()
 	if err != nil {
 		yield(nil, err)
 		return
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids {
 		text, err := readBounded(environPath(pid))
 		if noDescriptor := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE); noDescriptor {
 			yield(nil, err)

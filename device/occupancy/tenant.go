@@ -6,14 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/procs"
 )
 
 // Tenants finds out which task of another driver a process is of: by the control group that
@@ -119,15 +118,11 @@ func (t *Tenants) reservations(env []byte, uuid string) map[string]gpu.ReservedD
 
 // processes are all that run.
 func processes() (all []Member) {
-	entries, err := os.ReadDir("/proc")
+	pids, err := procs.PIDs()
 	if err != nil {
 		return nil
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids {
 		groups, err := cgroup.Of(pid)
 		if err == nil {
 			all = append(all, Member{groups, func() []byte { return Environ(pid) }})

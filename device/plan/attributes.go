@@ -83,7 +83,7 @@ func attributesOf(m MachineTraits, u *Unit) map[string]*structs.Attribute {
 		if u.MPS.Protocol > 0 {
 			a.number(gpu.AttrMPSProtocol, int64(u.MPS.Protocol), "")
 		}
-		if u.MPS.Partitioning != nil || u.MPS.Protocol == 3 && u.Exclusive { // a program that leaves MPS gets no GPU
+		if u.MPS.Partitioning != nil || u.MPS.HasNamespaces() && u.Exclusive { // a program that leaves MPS gets no GPU
 			a.text(gpu.AttrComputeGrade, gpu.ComputeEnforced)
 		}
 	}

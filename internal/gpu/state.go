@@ -108,6 +108,9 @@ type MPSState struct {
 // MPSServer is the name of the server under MPS v3 that has the namespaces of tasks.
 const MPSServer = "tasks"
 
+// HasNamespaces reports whether each task has a namespace of its own, as under MPS v3.
+func (s MPSState) HasNamespaces() bool { return s.Protocol == 3 }
+
 // CommandDir is the pipe directory in which the daemon takes commands.
 func (s MPSState) CommandDir() string {
 	if s.ControlDir != "" {

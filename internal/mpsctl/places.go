@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // Under MPS v3 a task's programs are in its namespace by their control group, whatever
@@ -46,11 +47,7 @@ func (p Places) Put(namespace, group string) error {
 	if strings.Trim(group, "/") == "" {
 		return fmt.Errorf("place control group %q: every process would be in it", group)
 	}
-	path := filepath.Join(string(p), namespace)
-	if err := os.WriteFile(path+".new", []byte(group), 0o600); err != nil {
-		return fmt.Errorf("place a control group: %w", err)
-	}
-	return os.Rename(path+".new", path)
+	return statedir.WriteFile(filepath.Join(string(p), namespace), []byte(group), 0o600)
 }
 
 // Remove forgets a namespace's place.
@@ -71,7 +68,7 @@ func (p Places) All() (map[string]string, error) {
 	all := map[string]string{}
 	for _, e := range entries {
 		text, err := os.ReadFile(filepath.Join(string(p), e.Name()))
-		if err == nil && !strings.HasSuffix(e.Name(), ".new") {
+		if err == nil && !strings.HasPrefix(e.Name(), ".") { // else it is not written yet
 			all[e.Name()] = string(text)
 		}
 	}

@@ -65,6 +65,19 @@ func daemonise(pipeDir string, args []string) error {
 	return cmd.Process.Release()
 }
 
+// lockDir makes this process the daemon of a directory.
+func lockDir(pipeDir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(pipeDir, "control_lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, errRunning
+	}
+	return lock, nil
+}
+
 // serve is the daemon. It reports to its parent on descriptor 3.
 func serve(pipeDir string, b branch, args []string) error {
 	parent := os.NewFile(3, "parent")
@@ -73,14 +86,11 @@ func serve(pipeDir string, b branch, args []string) error {
 		fmt.Fprintln(parent, err)
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(pipeDir, "control_lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	lock, err := lockDir(pipeDir)
 	if err != nil {
 		return report(err)
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return report(errRunning)
-	}
 	_ = lock.Chmod(0o666)
 	open, err := listen(pipeDir, "control", 0o666)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -162,14 +161,11 @@ func serve3(pipeDir string, release int, multiuser bool, config string) error {
 		fmt.Fprintln(parent, err)
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(pipeDir, "control_lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	lock, err := lockDir(pipeDir)
 	if err != nil {
 		return report(err)
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return report(errRunning)
-	}
 	d := &daemon3{release: release, pipeDir: pipeDir, device: os.Getenv("CUDA_VISIBLE_DEVICES"), multiuser: multiuser,
 		servers: map[string]*server3{}, arrivals: make(chan arrival3), gone: make(chan *server3), left: make(chan departure)}
 	if config != "" {
