@@ -84,6 +84,9 @@ func TestWhatIsFoundOut(t *testing.T) {
 			if s.State != row.is || s.Unknown != row.unknown || s.MemoryMiB != row.mib || row.reason != "" && s.Reason != row.reason {
 				t.Errorf("it was asked to %v, and is %+v", h.asked, *s)
 			}
+			if told, back := strings.Join(h.told, "\n"), row.was == resuming && row.is == resident; strings.Contains(told, "back on the GPU") != back || back && !s.Resumed {
+				t.Errorf("it is told %q, and is %+v", told, *s)
+			}
 			if tried := s.Failures > 0; row.unknown && !tried {
 				t.Errorf("it is not tried again later: %+v", *s)
 			}

@@ -196,19 +196,29 @@ func (c *Controller) resumed(ctx context.Context, s *gpu.Seat, a gpu.CheckpointA
 		}
 		fallthrough
 	default:
-		fixed := s.Fixed
-		c.arrive(s, gpu.SeatResident)
-		if s.Idle, s.Resumed, s.Fixed = false, true, fixed; fixed {
-			s.NotBefore = c.Now().Add(fixedRetry)
-		}
-		c.count(s, &s.InMS, begun)
-		if fixed && c.device.Rules.RefuseFixed {
-			c.refuse(s, "CUDA could suspend a part of it only")
-			return nil
-		}
-		c.Host.Tell(s.LeaseID, fmt.Sprintf("back on the GPU with its %s, after %s", describe(s), c.Now().Sub(begun).Round(time.Millisecond)))
+		c.back(s, begun)
 	}
 	return nil
+}
+
+// back notes that a task is back on the device, and tells it; begun is zero where what brought it
+// back gave no answer.
+func (c *Controller) back(s *gpu.Seat, begun time.Time) {
+	fixed := s.Fixed
+	c.arrive(s, gpu.SeatResident)
+	if s.Idle, s.Resumed, s.Fixed = false, true, fixed; fixed {
+		s.NotBefore = c.Now().Add(fixedRetry)
+	}
+	c.count(s, &s.InMS, begun)
+	if fixed && c.device.Rules.RefuseFixed {
+		c.refuse(s, "CUDA could suspend a part of it only")
+		return
+	}
+	told := "back on the GPU with its " + describe(s)
+	if !begun.IsZero() {
+		told += fmt.Sprintf(", after %s", c.Now().Sub(begun).Round(time.Millisecond))
+	}
+	c.Host.Tell(s.LeaseID, told)
 }
 
 // backOnHost notes that a task is where it was before it was to come back: it keeps its
@@ -266,6 +276,10 @@ func (c *Controller) findOut(ctx context.Context, s *gpu.Seat) error {
 			if _, err := c.unlock(ctx, s, a); err != nil {
 				return nil
 			}
+		}
+		if here && s.State == gpu.SeatResuming {
+			c.back(s, time.Time{})
+			return nil
 		}
 		c.arrive(s, gpu.SeatResident)
 	}
