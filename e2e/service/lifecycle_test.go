@@ -23,6 +23,7 @@ queue "q" {
 // TestLifecycle does through the service what people do with a job after they
 // have submitted it, and looks at what that restarts.
 func TestLifecycle(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, oneGPU)
 	svc := job{id: "svc", meta: map[string]string{"gpu": "3G"}}

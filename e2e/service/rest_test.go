@@ -37,6 +37,7 @@ func (r *replica) ask(t *testing.T, method, path, body string) (int, http.Header
 // TestREST asks for every operation of the API with the bodies that it promises
 // to take, and for every way in which it may fail.
 func TestREST(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
