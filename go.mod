@@ -2,9 +2,6 @@ module github.com/nomad-gpu/nomad-gpu
 
 go 1.26.6
 
-// Nomad pins a fork of HCL v1; its packages do not build without it.
-replace github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1
-
 require (
 	github.com/NVIDIA/go-nvlib v0.12.0
 	github.com/NVIDIA/go-nvml v0.13.4-0

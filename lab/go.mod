@@ -45,6 +45,3 @@ require (
 )
 
 replace github.com/nomad-gpu/nomad-gpu => ..
-
-// As in the main module.
-replace github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1

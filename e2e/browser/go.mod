@@ -7,7 +7,6 @@ require (
 	github.com/chromedp/chromedp v0.22.1
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/nomad-gpu/nomad-gpu v0.0.0
-	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -23,12 +22,10 @@ require (
 	github.com/mattn/go-colorable v0.1.14 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/mitchellh/go-homedir v1.1.0 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
 
 replace github.com/nomad-gpu/nomad-gpu => ../..
-
-// As in the main module.
-replace github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1
