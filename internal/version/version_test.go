@@ -61,3 +61,18 @@ func linkerFlags(plan, program string) string {
 	}
 	return ""
 }
+
+// A release between two that tests ran on counts as one of them; a newer or older one does not.
+func TestReleasesOfNomadThatWereTested(t *testing.T) {
+	for _, tc := range []struct {
+		release string
+		want    bool
+	}{
+		{OldestNomad, true}, {NewestNomad, true}, {NewestNomad + "+ent", true}, {OldestNomad + "-dev", true},
+		{"1.11.2", false}, {"1.9.99", false}, {"99.0.0", false}, {"", false}, {"dev", false},
+	} {
+		if got := WasTested(tc.release); got != tc.want {
+			t.Errorf("%q: %v, want %v", tc.release, got, tc.want)
+		}
+	}
+}

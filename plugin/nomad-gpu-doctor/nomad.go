@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 // diagnoseNomad looks at the node as Nomad sees it, with the device plugin alone or with
@@ -67,7 +68,11 @@ func diagnoseAgent(ctx context.Context, client *api.Client, address string, area
 		area.Fail(check, "set client { enabled = true }, or run this where Nomad's client is", "the agent at %s is not a client", address)
 		return "", false
 	}
-	area.OK(check, "%s, version %s", address, self.Member.Tags["build"])
+	if build := self.Member.Tags["build"]; version.WasTested(build) {
+		area.OK(check, "%s, version %s", address, build)
+	} else {
+		area.Warn(check, "docs/design/testing.md says what ran on which release", "%s, version %q: tests ran on Nomad %s to %s", address, build, version.OldestNomad, version.NewestNomad)
+	}
 	return id, true
 }
 
