@@ -31,7 +31,7 @@ func TestVersionsStandInOnePlace(t *testing.T) {
 		versions[match[1]] = match[2]
 	}
 	for path, wants := range map[string][]string{
-		"README.md":                   {"Nomad " + versions["NOMAD_VERSION"] + " and " + versions["NOMAD_NEWEST"], "containerd " + versions["CONTAINERD_OLDEST"], versions["CONTAINERD_VERSION"], "Debian " + versions["DEBIAN_VERSION"], "Go " + versions["GO_VERSION"]},
+		"README.md":   {"Nomad " + versions["NOMAD_VERSION"] + " and " + versions["NOMAD_NEWEST"], "containerd " + versions["CONTAINERD_OLDEST"], versions["CONTAINERD_VERSION"], "Debian " + versions["DEBIAN_VERSION"], "Go " + versions["GO_VERSION"]},
 		"docs/api.md": {"Nomad " + versions["NOMAD_VERSION"]},
 		"docs/design/testing.md": {
 			"| Nomad | " + versions["NOMAD_VERSION"] + " |",
