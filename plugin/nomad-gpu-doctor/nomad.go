@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
 // diagnoseNomad looks at the node as Nomad sees it, with the device plugin alone or with
@@ -47,6 +48,20 @@ func diagnoseNomad(ctx context.Context, agent agentconfig.Agent, alone bool, are
 		diagnoseDrivers(node, area)
 	}
 	diagnoseDevices(node, area)
+	diagnoseBatchQueue(ctx, client, node, area)
+}
+
+// diagnoseBatchQueue looks for a queue of Nomad's own in the node's pool, as Nomad has them from 2.1 on.
+func diagnoseBatchQueue(ctx context.Context, client *api.Client, node *api.Node, area *doctor.Area) {
+	const check = "batch queue"
+	queue, err := nomad.NewClient(client).BatchQueue(ctx, node.NodePool)
+	switch {
+	case err != nil:
+		area.Warn(check, "set NOMAD_TOKEN to a token that may list jobs", "%v", err)
+	case queue != nil:
+		area.Warn(check, "remove batch_queue from the node pool, or move the GPUs to another", "node pool %s has one of Nomad's (%s) with %d jobs: a batch job that waits for GPUs there stops those behind it, and the placement service refuses new ones",
+			node.NodePool, queue.Type, queue.Jobs)
+	}
 }
 
 // diagnoseAgent asks the agent who it is, and returns its node's ID.

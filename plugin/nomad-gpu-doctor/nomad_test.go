@@ -58,6 +58,13 @@ func playNomad(t *testing.T, self string, status int, node *api.Node) {
 	mux.HandleFunc("/v1/var/nomad-gpu/history", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"Path": "nomad-gpu/history", "Items": {"history": "job train was placed"}}`))
 	})
+	mux.HandleFunc("/v1/queue/jobs", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("node_pool") != "fifo" {
+			http.NotFound(w, r) // as Nomad before 2.1
+			return
+		}
+		_, _ = w.Write([]byte(`{"Type": "fifo", "Workloads": [{}, {}]}`))
+	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	t.Setenv("NOMAD_ADDR", server.URL)
@@ -107,6 +114,7 @@ func TestWhatNomadSees(t *testing.T) {
 		"no devices":      {clientSelf, 200, healthyNode(func(n *api.Node) { n.NodeResources = nil }), "devices", doctor.Failed, "sees no GPU"},
 		"others' only":    {clientSelf, 200, healthyNode(func(n *api.Node) { n.NodeResources.Devices[0].Attributes = nil }), "devices", doctor.Failed, "sees no GPU"},
 		"others' GPUs":    {clientSelf, 200, healthyNode(func(n *api.Node) { n.NodeResources.Devices[0].Attributes = nil }), "devices", doctor.Warning, "nvidia/slice/H100/0"},
+		"a batch queue":   {clientSelf, 200, healthyNode(func(n *api.Node) { n.NodePool = "fifo" }), "batch queue", doctor.Warning, "node pool fifo has one of Nomad's (fifo) with 2 jobs"},
 		"no statistics":   {clientSelf, 200, healthyNode(nil), "statistics", doctor.Warning, "publish_allocation_metrics"},
 		"a wrong address": {"", 0, nil, "agent", doctor.Failed, "does not answer"},
 	} {

@@ -23,6 +23,8 @@ type Cache struct {
 	Outage func() *view.LedgerOutage
 	// Trouble is what of the configuration cannot be used; nil: none is known.
 	Trouble func() []string
+	// BatchQueues are Nomad's own; nil: none are known.
+	BatchQueues func() []view.BatchQueue
 	// Looks is told of looks, as long as it has room; nil: looks are not told.
 	Looks chan<- struct{}
 
@@ -56,6 +58,9 @@ func (c *Cache) View() (*view.Cluster, error) {
 	}
 	if c.Trouble != nil {
 		c.latest.Trouble = c.Trouble()
+	}
+	if c.BatchQueues != nil {
+		c.latest.BatchQueues = c.BatchQueues()
 	}
 	return c.latest, nil
 }

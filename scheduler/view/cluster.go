@@ -2,7 +2,10 @@
 
 package view
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Cluster is everything the service knows at one moment.
 type Cluster struct {
@@ -22,6 +25,8 @@ type Cluster struct {
 	Ledger *LedgerOutage `json:"ledger_outage,omitempty"`
 	// Trouble is what of the configuration cannot be used, and stays as it was.
 	Trouble []string `json:"configuration_problems,omitempty"`
+	// BatchQueues are Nomad's own of node pools that have GPUs, by pool.
+	BatchQueues []BatchQueue `json:"batch_queues,omitempty"`
 
 	// MinRunS is for how many seconds work of no queue is not evicted once it has started.
 	MinRunS int64 `json:"min_run_s"`
@@ -36,6 +41,20 @@ type Cluster struct {
 	Decisions []Decision  `json:"decisions"` // newest first
 	Holds     []Hold      `json:"holds"`     // by ID
 	Events    []Event     `json:"events"`    // newest first
+}
+
+// BatchQueue is a queue of Nomad's own for the batch jobs of a node pool. New GPU jobs are
+// refused there.
+type BatchQueue struct {
+	Pool string `json:"node_pool"`
+	Type string `json:"type"`
+	// Jobs stand in it, some of them from before it was set.
+	Jobs int `json:"jobs"`
+}
+
+// Warning is a sentence for the operator.
+func (q BatchQueue) Warning() string {
+	return fmt.Sprintf("node pool %s has a batch_queue of Nomad's (%s) with %d jobs: new GPU batch jobs are refused there, and one that waits stops those behind it. nomad queue jobs -node-pool %s lists them", q.Pool, q.Type, q.Jobs, q.Pool)
 }
 
 // LedgerOutage is a time in which the ledger cannot be written. Decisions go on.

@@ -61,6 +61,7 @@ type service struct {
 	books   *books               // nil: there is no ledger
 	traces  *trace.Tracer
 	follow  *follow.Follower
+	pools   *pools
 }
 
 func newService(c *config.Config, load func() (*config.Config, error), logger hclog.Logger) (*service, error) {
@@ -103,6 +104,8 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 		}
 		return nil
 	}
+	s.pools = &pools{withGPUs: s.poolsWithGPUs, ask: reader.BatchQueue, logger: logger.Named("node pools")}
+	s.views.BatchQueues = s.pools.queues
 	if s.books, err = openBooks(s, reader); err != nil {
 		return nil, err
 	}
@@ -257,6 +260,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	group.Go(func() error { s.lead(ctx); return nil })
 	group.Go(func() error { s.meter.Run(ctx); return nil })
 	group.Go(func() error { s.reloads(ctx); return nil })
+	group.Go(func() error { s.pools.run(ctx); return nil })
 	if s.books != nil {
 		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
 	}

@@ -110,6 +110,9 @@ func healthOf(c *view.Cluster) Health {
 	for _, reason := range c.Trouble {
 		h.Problems = append(h.Problems, Problem{Reason: reason})
 	}
+	for _, queue := range c.BatchQueues {
+		h.Problems = append(h.Problems, Problem{Reason: queue.Warning()})
+	}
 	switch {
 	case usable == 0:
 		h.Status = unhealthy

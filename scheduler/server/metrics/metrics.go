@@ -92,6 +92,9 @@ func (p picture) service(out chan<- prometheus.Metric) {
 	leading.send(out, truth(p.c.Leading))
 	leader.send(out, truth(p.c.Leader != ""))
 	dryRun.send(out, truth(p.c.DryRun))
+	for _, q := range p.c.BatchQueues {
+		batchQueueJobs.send(out, float64(q.Jobs), q.Pool, q.Type)
+	}
 }
 
 // kind is a type of GPU that is used in one way.

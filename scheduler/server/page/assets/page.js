@@ -309,6 +309,7 @@ function drawOverview(data, now) {
 
 function troubles(data) {
   const list = (data.configuration_problems || []).map((why) => ({ kind: "bad", who: "Configuration", what: "✕ not used", why }));
+  for (const q of data.batch_queues || []) list.push({ kind: "bad", who: `Node pool ${q.node_pool}`, what: "✕ batch queue of Nomad's", why: `${plural(q.jobs, "job")} in it. GPU batch jobs are refused there: one that waits stops those behind it` });
   for (const n of data.nodes) {
     const trouble = n.gpus.length ? nodeTrouble(n) : null;
     if (trouble) list.push({ kind: trouble[0], who: n.name, what: trouble[1], why: trouble[2] });
