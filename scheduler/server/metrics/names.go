@@ -57,7 +57,7 @@ var (
 	leader  = define("leader_known", "1 when some replica decides.")
 	dryRun  = define("dry_run", "1 when evictions are only reported, not carried out.")
 
-	batchQueueJobs = define("batch_queue_jobs", "Jobs in Nomad's own batch queue of a node pool that has GPUs, where GPU batch jobs are refused; no sample: the pool has none.", "node_pool", "type")
+	batchQueueJobs = define("batch_queue_jobs", "Jobs in Nomad's batch queue of a node pool with GPUs.", "node_pool", "type")
 
 	nodes     = define("nodes", "Nodes with GPUs; state is ready, where Nomad starts new work, or not_ready.", "state")
 	nodesIdle = define("nodes_idle", "Ready ones of them on whose GPUs no task runs.")
