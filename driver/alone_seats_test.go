@@ -222,3 +222,31 @@ func TestTasksLeaveTheirGPU(t *testing.T) {
 		}
 	}
 }
+
+// A task that cannot go on leaves it too before it is killed, although its seat is lost then.
+func TestALostTaskLeavesItsGPU(t *testing.T) {
+	for _, resumed := range []bool{true, false} {
+		d, env := alone(t)
+		asked := filepath.Join(t.TempDir(), "asked")
+		must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, Seats: &gpu.SeatRules{SwitchPercent: 10, Suspender: gpu.Suspender{Command: []string{"/bin/sh", "-c",
+			"cat >> " + asked + `; echo '{"unread":[42],"failure":"cuda"}'`}}}}))
+		path, group := cgroupstest.Fake(t)
+		cgroupstest.Fill(t, group, map[string]string{"cgroup.procs": "41\n42\n"})
+		one := named(d, env, "known", gpu.Lease{Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuA, SeatMiB: 1}}})
+		one.record.Lease.Container, one.record.Lease.Cgroup = "box", path
+		must.NoError(t, env.state.WriteLease(one.record.Lease))
+		device, _ := d.seats.device(gpuA)
+		host := &seatHost{driver: d, uuid: gpuA}
+		device.controller = &seats.Controller{UUID: gpuA, Host: host, Now: time.Now, Patience: seats.Patience}
+		device.controller.Restore(gpu.Seats{UUID: gpuA, Seats: []gpu.Seat{{LeaseID: "known", State: gpu.SeatLost, Resumed: resumed}}})
+		device.mu.Lock()
+		host.Lost("known", "its state is not known")
+		text, err := os.ReadFile(asked)
+		device.mu.Unlock()
+		must.Eq(t, resumed, err == nil)
+		if resumed { // once with all processes, and once with those that tell where they are
+			must.StrContains(t, string(text), `"pids":[41,42]`)
+			must.StrContains(t, string(text), `"pids":[41],`)
+		}
+	}
+}

@@ -171,6 +171,15 @@ func TestWhatTheWatchdogDoes(t *testing.T) {
 	must.Eq(t, map[string]string{"gpu": gpuA, "reason": codeMemory}, events[0].Annotations)
 	must.False(t, one.exited())
 
+	// Memory that was lent is said once.
+	one.own.holdings.Store(&[]gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024, MemoryLimitMiB: 4096}}})
+	events = tells(func() {
+		for _, mib := range []int64{1024, 1088, 1089, 4000, 900, 4000} {
+			w.reportBorrowed(one, []gpu.TaskUsage{{UUID: gpuA, MemoryMiB: mib}, {UUID: gpuB, MemoryMiB: 9000}})
+		}
+	})
+	must.Eq(t, []string{"task: GPU " + gpuA + ": the task uses 1089M of memory and is guaranteed 1G; NVIDIA's driver may end its programs when a neighbor wants the rest"}, saidIn(events))
+
 	// A round does all of it: here the third measurement in a row, and the kill.
 	one.own.holdings.Store(&[]gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024}}})
 	w = &watchdog{driver: d}

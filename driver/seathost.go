@@ -177,10 +177,20 @@ func (h *seatHost) task(leaseID string) *task {
 	return nil
 }
 
+// cameBack reports whether a task was on the host once. The caller holds the device.
+func (h *seatHost) cameBack(leaseID string) bool {
+	device := h.driver.seats.known(h.uuid)
+	return device != nil && device.controller != nil && slices.ContainsFunc(device.controller.Seats(),
+		func(s gpu.Seat) bool { return s.LeaseID == leaseID && s.Resumed })
+}
+
 // Lost ends a task that cannot go on: Nomad starts it again by its restart policy.
 func (h *seatHost) Lost(leaseID, reason string) {
 	if t := h.task(leaseID); t != nil {
 		h.driver.emit(t.cfg, fmt.Sprintf("GPU %s: %s; the task is killed, since it cannot go on", h.uuid, reason), map[string]string{"gpu": h.uuid, "seat": string(gpu.SeatLost)})
+		if h.cameBack(leaseID) {
+			h.leave(t)
+		}
 		h.driver.killFor(t, fmt.Errorf("lost its place on the GPU: %s", reason))
 	}
 }

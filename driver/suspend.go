@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -140,12 +141,22 @@ func (d *Driver) leaveGPU(t *task) {
 	}
 }
 
+// leave moves what CUDA can move: a process whose state it does not tell keeps no other there.
 func (h *seatHost) leave(t *task) {
-	pids, err := h.Processes(t.record.Lease.ID)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(h.driver.ctx, leaveTime)
-		defer cancel()
-		_, err = h.Checkpoint(ctx, gpu.CheckpointRequest{Version: gpu.StateVersion, Action: gpu.CheckpointSuspend, UUID: h.uuid, PIDs: pids, LockMS: time.Second.Milliseconds()})
+	ctx, cancel := context.WithTimeout(h.driver.ctx, leaveTime)
+	defer cancel()
+	r := gpu.CheckpointRequest{Version: gpu.StateVersion, Action: gpu.CheckpointSuspend, UUID: h.uuid, LockMS: time.Second.Milliseconds()}
+	var a gpu.CheckpointAnswer
+	var err error
+	if r.PIDs, err = h.Processes(t.record.Lease.ID); err == nil {
+		a, err = h.Checkpoint(ctx, r)
+	}
+	if err == nil && len(a.Unread) > 0 {
+		r.PIDs = slices.DeleteFunc(r.PIDs, func(pid int) bool { return slices.Contains(a.Unread, pid) })
+		a, err = h.Checkpoint(ctx, r)
+	}
+	if err == nil && a.Failure != "" {
+		err = errors.New(a.Message)
 	}
 	if err != nil {
 		t.logger.Warn("a task that was suspended before is killed on its GPU", "error", err)

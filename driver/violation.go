@@ -25,6 +25,7 @@ func (v violation) Error() string { return v.message }
 const (
 	codeMemory         = "memory"
 	codeBesideMPS      = "beside-mps"
+	codeBorrowed       = "memory-borrowed"
 	codeUnmeasured     = "unmeasured"
 	codeLostServer     = "mps-restarted"
 	codeServerFault    = "mps-fault"

@@ -97,8 +97,33 @@ func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now t
 				w.act(t, v, action)
 			}
 		}
+		w.reportBorrowed(t, byLease[t.record.Lease.ID])
 	}
 	w.strikes = strikes
+}
+
+// reportBorrowed tells a task, once, that it uses memory which its neighbors may want:
+// NVIDIA's driver then ends programs above their soft limit.
+func (w *watchdog) reportBorrowed(t *task, usage []gpu.TaskUsage) {
+	for _, h := range t.lease().Holdings {
+		used := usedOf(h.UUID, usage)
+		if h.MostMiB() == h.MemoryMiB || used <= h.MemoryMiB+tolerance(h.MemoryMiB) || !w.said.first(topic{Container: t.container.ID, UUID: h.UUID, Code: codeBorrowed}) {
+			continue
+		}
+		w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: the task uses %s of memory and is guaranteed %s; NVIDIA's driver may end its programs when a neighbor wants the rest",
+			h.UUID, gpu.FormatMemory(used), gpu.FormatMemory(h.MemoryMiB)), map[string]string{"gpu": h.UUID, "reason": codeBorrowed})
+	}
+}
+
+// usedOf is the memory of one device that a task was measured to use.
+func usedOf(uuid string, usage []gpu.TaskUsage) int64 {
+	used := int64(0)
+	for _, u := range usage {
+		if u.UUID == uuid {
+			used += u.MemoryMiB
+		}
+	}
+	return used
 }
 
 // reportUnmeasured tells tasks when their GPU memory is no longer measured,

@@ -72,7 +72,7 @@ func Answer(c CUDA, m Memory, r gpu.CheckpointRequest) (gpu.CheckpointAnswer, er
 	if stuck, is := errors.AsType[*stuckError](err); is {
 		a.Stuck = []int{stuck.pid}
 	}
-	a.Processes, err = w.look(r.PIDs)
+	a.Processes, a.Unread, err = w.look(r.PIDs)
 	if err != nil && a.Failure == "" {
 		a.Failure, a.Message = failureOf(err), err.Error()
 	}
@@ -101,22 +101,20 @@ type work struct {
 }
 
 // look finds the processes that use CUDA, and their states: of all that tell, also where
-// one does not.
-func (w work) look(pids []int) ([]gpu.CheckpointProcess, error) {
-	var found []gpu.CheckpointProcess
-	var failed error
+// one does not. CUDA does not tell the state of the unread ones.
+func (w work) look(pids []int) (found []gpu.CheckpointProcess, unread []int, failed error) {
 	for _, pid := range pids {
 		state, err := w.cuda.State(pid)
 		if errors.Is(err, ErrNoCUDA) {
 			continue
 		}
 		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("look at process %d: %w", pid, err))
+			unread, failed = append(unread, pid), errors.Join(failed, fmt.Errorf("look at process %d: %w", pid, err))
 			continue
 		}
 		found = append(found, gpu.CheckpointProcess{PID: pid, State: state})
 	}
-	return found, failed
+	return found, unread, failed
 }
 
 // in returns the processes that are in one of the states.
@@ -137,7 +135,7 @@ func in(all []gpu.CheckpointProcess, states ...gpu.CheckpointState) []int {
 // moved, those before it stay on the host: the caller brings them back when there is
 // room.
 func (w work) suspend(r gpu.CheckpointRequest) (heldMiB int64, err error) {
-	all, err := w.look(r.PIDs)
+	all, _, err := w.look(r.PIDs)
 	if err != nil {
 		return 0, err
 	}
@@ -176,7 +174,7 @@ func (w work) lock(pids []int) error {
 
 // resume brings all of a task back, beside neighbors that stand still meanwhile.
 func (w work) resume(r gpu.CheckpointRequest) (freeMiB int64, err error) {
-	all, err := w.look(r.PIDs)
+	all, _, err := w.look(r.PIDs)
 	if err != nil {
 		return 0, err
 	}
@@ -184,9 +182,9 @@ func (w work) resume(r gpu.CheckpointRequest) (freeMiB int64, err error) {
 	if len(away) == 0 {
 		return 0, w.unlock(r.PIDs)
 	}
-	neighbors, err := w.look(r.Beside)
+	neighbors, unread, err := w.look(r.Beside)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("hold the neighbors: %w", &stuckError{unread[0], err})
 	}
 	beside := in(neighbors, gpu.ProcessRunning)
 	if err := w.lock(beside); err != nil {
@@ -205,16 +203,13 @@ func (w work) resume(r gpu.CheckpointRequest) (freeMiB int64, err error) {
 	return freeMiB, w.unlock(r.PIDs)
 }
 
-// unlock lets processes go on, where all of the task have their memory.
+// unlock lets processes go on, where all of the task that tell have their memory.
 func (w work) unlock(pids []int) error {
-	all, err := w.look(pids)
-	if err != nil {
-		return err
-	}
+	all, _, err := w.look(pids)
 	if away := in(all, gpu.ProcessCheckpointed, gpu.ProcessFailed); len(away) > 0 {
-		return fmt.Errorf("processes %v do not have their memory", away)
+		return errors.Join(err, fmt.Errorf("processes %v do not have their memory", away))
 	}
-	return w.release(in(all, gpu.ProcessLocked))
+	return errors.Join(err, w.release(in(all, gpu.ProcessLocked)))
 }
 
 // each does one thing to all processes and stops where it fails. A process that has

@@ -36,7 +36,26 @@ func TestOneProcessThatDoesNotTellHidesNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(a.Processes); got != "[{1 running} {4 locked}]" || a.Failure != gpu.FailureCUDA || !strings.Contains(a.Message, "look at process 3") {
+	if got := fmt.Sprint(a.Processes, a.Unread); got != "[{1 running} {4 locked}] [3]" || a.Failure != gpu.FailureCUDA || !strings.Contains(a.Message, "look at process 3") {
 		t.Errorf("the answer is %+v", a)
+	}
+}
+
+// locking is states that change, of which some are not told.
+type locking struct{ states }
+
+func (l locking) Unlock(pid int) error { l.states[pid] = gpu.ProcessRunning; return nil }
+
+// What is locked goes on beside a process that does not tell, and a neighbor's such process
+// is named as what keeps a task from coming back.
+func TestAProcessThatDoesNotTellHoldsNoOther(t *testing.T) {
+	c := locking{states{1: gpu.ProcessLocked, 3: gpu.ProcessCheckpointed}}
+	a, err := Answer(c, nil, gpu.CheckpointRequest{Action: gpu.CheckpointUnlock, PIDs: []int{1, 2}})
+	if err != nil || fmt.Sprint(a.Processes, a.Unread) != "[{1 running}] [2]" {
+		t.Errorf("unlocked: %+v, %v", a, err)
+	}
+	a, err = Answer(c, nil, gpu.CheckpointRequest{Action: gpu.CheckpointResume, PIDs: []int{3}, Beside: []int{1, 2}})
+	if err != nil || fmt.Sprint(a.Stuck, a.Unread) != "[2] []" || !a.Any(gpu.ProcessCheckpointed) || !strings.Contains(a.Message, "hold the neighbors: lock process 2: look at process 2") {
+		t.Errorf("it comes back: %+v, %v", a, err)
 	}
 }

@@ -60,6 +60,8 @@ type keeper struct {
 	// seen is when each namespace was first seen.
 	tenant TenantFinder
 	seen   map[string]time.Time
+	// ungated is set while the gate does not know the daemon's protocol.
+	ungated bool
 	// protocol is the one that the daemon is to have.
 	protocol protocolChoice
 	// replacing is set when a daemon is to go that is not as one is started now.
@@ -148,6 +150,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 		return err
 	}
 	k.separate(ctx, found, k.gate)
+	fresh := k.readRecord().Process != found
 	daemon, err := k.remember(found, strange)
 	if err != nil {
 		return err
@@ -157,10 +160,30 @@ func (k *keeper) acquire(ctx context.Context) error {
 	if err != nil {
 		return k.replaceIfEmpty(err)
 	}
+	if err := k.testGate(can, fresh); err != nil {
+		return err
+	}
 	if can.partitioning, err = k.partitioning(ctx, &daemon, can.server); err != nil {
 		return k.replaceIfEmpty(err)
 	}
 	k.markReady(daemon, spec, can)
+	return nil
+}
+
+// testGate tries the gate's way to each new daemon, and to one whose way was not known. An
+// answer that does not come is no proof, and MPS v3 takes programs of tasks alone.
+func (k *keeper) testGate(can features, fresh bool) error {
+	if !fresh && !k.ungated || can.protocol == ProtocolV3 {
+		return nil
+	}
+	err := k.control.testGate(can.server)
+	var unknown *actionError
+	if k.ungated = errors.As(err, &unknown); k.ungated {
+		return err
+	}
+	if err != nil {
+		k.log.Warn("a program that was introduced to the MPS control daemon did not reach its server", "device", k.control.uuid, "error", err)
+	}
 	return nil
 }
 

@@ -79,6 +79,15 @@ func (c *Controller) cannotBeHeld(s *gpu.Seat, why string) {
 	}
 }
 
+// cannotBeRead notes that a task could not come back since CUDA does not tell the state of a
+// process: its memory would stay on the host for ever.
+func (c *Controller) cannotBeRead(s *gpu.Seat, why string) {
+	now := c.Now()
+	if s.State != gpu.SeatLost && now.Sub(c.untold.note(s.LeaseID, now, stuckPause).since) >= giveUp {
+		c.lose(s, fmt.Sprintf("the state of its GPU processes could not be found out for %s: %s", giveUp, why))
+	}
+}
+
 // lowerLimit sets the limit of a task's memory for its part on the host, and to its former
 // value when nothing is there. One that the kernel refuses, because the task uses more, is
 // tried again with each step; a task that goes on using more has taken the memory of others.

@@ -25,7 +25,7 @@ type Host interface {
 	SetMemoryLimit(leaseID string, bytes int64) error
 	// Save writes the seats down: the next process begins with them.
 	Save(gpu.Seats) error
-	// Lost ends a task that cannot go on.
+	// Lost ends a task that cannot go on; one that came back from the host leaves the device first.
 	Lost(leaseID, reason string)
 	// Tell tells a task what happens to it.
 	Tell(leaseID, message string)
@@ -85,9 +85,9 @@ type Controller struct {
 	device  Device
 	changed time.Time
 	// What tasks do to others, by lease: strays were started while their task was
-	// suspended, stuck ones could not be held while another came back, and greedy ones
-	// have more of the host's memory than is theirs.
-	strays, stuck, greedy streaks
+	// suspended, stuck ones could not be held while another came back, greedy ones have more
+	// of the host's memory than is theirs, and untold ones could not come back themselves.
+	strays, stuck, greedy, untold streaks
 }
 
 const (
@@ -200,7 +200,7 @@ func (c *Controller) follow(d Device) {
 	c.seats = slices.DeleteFunc(c.seats, func(s gpu.Seat) bool {
 		return !slices.ContainsFunc(d.Tasks, func(t Task) bool { return t.LeaseID == s.LeaseID && t.StartedAt.Equal(s.StartedAt) })
 	})
-	for _, found := range []streaks{c.strays, c.stuck, c.greedy} {
+	for _, found := range []streaks{c.strays, c.stuck, c.greedy, c.untold} {
 		found.keep(c)
 	}
 	for _, t := range d.Tasks {

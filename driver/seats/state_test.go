@@ -171,3 +171,36 @@ func TestFailuresAndMovesAreCounted(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 }
+
+// A resident with a process whose state CUDA does not tell has not left: it keeps the GPU, and
+// its locked processes go on. On the host it is killed when it could not come back for too long.
+func TestATaskWhoseStateIsNotTold(t *testing.T) {
+	unread := func(states ...gpu.CheckpointState) gpu.CheckpointAnswer {
+		a := answer(gpu.FailureCUDA, states...)
+		a.Unread = []int{99}
+		return a
+	}
+	now := start
+	h := &scene{answers: []gpu.CheckpointAnswer{unread(gpu.ProcessLocked), unread(gpu.ProcessRunning)}}
+	c := play(h, seated("a", gpu.SeatResident, 50, time.Hour))
+	c.Now = func() time.Time { return now }
+	s := &c.seats[0]
+	c.doubt(s)
+	s.UnknownSince = start.Add(-time.Hour)
+	if err := c.findOut(t.Context(), s); err != nil || s.State != gpu.SeatResident || s.Unknown || len(h.lost) != 0 || h.asked[1].Action != gpu.CheckpointUnlock {
+		t.Errorf("%v, %+v, lost %q, asked %+v", err, s, h.lost, h.asked)
+	}
+	s.State = gpu.SeatSuspended
+	for ; now.Before(start.Add(giveUp + time.Second)); now = now.Add(retryLast) {
+		if len(h.lost) != 0 {
+			t.Fatalf("at %v it is lost: %q", now, h.lost)
+		}
+		h.answers = []gpu.CheckpointAnswer{unread(gpu.ProcessCheckpointed)}
+		if err := c.resume(t.Context(), s, Move{Do: Resume, LeaseID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(h.lost) != 1 || !strings.Contains(h.lost[0], "could not be found out for 10m0s: CUDA says no") {
+		t.Errorf("lost is %q", h.lost)
+	}
+}

@@ -114,7 +114,8 @@ func (c *Controller) keep(s *gpu.Seat) {
 // leaves the message of the one before.
 func (c *Controller) unlock(ctx context.Context, s *gpu.Seat, before gpu.CheckpointAnswer) (gpu.CheckpointAnswer, error) {
 	a, err := c.ask(ctx, s, gpu.CheckpointRequest{Action: gpu.CheckpointUnlock})
-	if err == nil && a.Failure != "" {
+	unlocked := len(a.Unread) > 0 && !a.Any(gpu.ProcessLocked, gpu.ProcessCheckpointed, gpu.ProcessFailed)
+	if err == nil && a.Failure != "" && !unlocked {
 		err = fmt.Errorf("%s", a.Message)
 	}
 	if err != nil {
@@ -233,6 +234,9 @@ func (c *Controller) backOnHost(s *gpu.Seat, a gpu.CheckpointAnswer, reason stri
 	c.arrive(s, gpu.SeatSuspended)
 	s.Failures = failures
 	c.failed(s, "it could not come back: "+reason)
+	if len(a.Unread) > 0 {
+		c.cannotBeRead(s, reason)
+	}
 	return nil
 }
 
@@ -250,6 +254,9 @@ func (c *Controller) count(s *gpu.Seat, last *int64, begun time.Time) {
 // known: all on the device and going on, or all on the host.
 func (c *Controller) findOut(ctx context.Context, s *gpu.Seat) error {
 	a, err := c.ask(ctx, s, gpu.CheckpointRequest{Action: gpu.CheckpointLook})
+	if err == nil && len(a.Unread) > 0 && s.State == gpu.SeatResident && !a.Any(gpu.ProcessCheckpointed, gpu.ProcessFailed) {
+		return c.stays(ctx, s, a) // it has not left: like a task that cannot be locked, it keeps the GPU
+	}
 	if err == nil && a.Failure != "" {
 		err = fmt.Errorf("%s", a.Message)
 	}

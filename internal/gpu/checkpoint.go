@@ -99,6 +99,8 @@ type CheckpointAnswer struct {
 	HeldMiB int64 `json:"held_mib,omitempty"`
 	// Stuck are processes that could not be locked.
 	Stuck []int `json:"stuck,omitempty"`
+	// Unread are processes of the task whose state CUDA does not tell.
+	Unread []int `json:"unread,omitempty"`
 }
 
 // Any reports whether a process is in one of the states.

@@ -18,3 +18,18 @@ func TestNominalMemory(t *testing.T) {
 		}
 	}
 }
+
+// A name that says less than what its model is said to have is believed.
+func TestMemoryByName(t *testing.T) {
+	for name, want := range map[string]int64{
+		"Tesla V100-SXM2-16GB": 16, "Tesla V100-SXM2-32GB": 32, "Tesla V100": 32, "NVIDIA A100-SXM4-40GB": 32, "NVIDIA GH200 480GB": 32, "NVIDIA GH200 144G HBM3e": 32,
+		"Tesla M40 24GB": 24, "A16GBX": 32,
+	} {
+		if got := ByName(name, 32<<10); got != want<<10 {
+			t.Errorf("%s: %d MiB, want %d GiB", name, got, want)
+		}
+	}
+	if got := ByName("NVIDIA A100-SXM4-40GB", 0); got != 0 {
+		t.Errorf("of a model of which nothing is said: %d", got)
+	}
+}

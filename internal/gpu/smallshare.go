@@ -16,3 +16,16 @@ func TooSmallForMPS(vendor string, s Sharing, memoryMiB int64) string {
 	}
 	return fmt.Sprintf("%d MiB are too little for a CUDA program under MPS, whose context alone takes about 520 MiB (%d MiB at least)", memoryMiB, leastMPSMemoryMiB)
 }
+
+// leastMPSMilli is what eight multiprocessors are of an H100 or H200, the least that MPS was
+// seen to give a program there.
+const leastMPSMilli = 63
+
+// TooLittleCompute says that programs get more than a compute that was asked for; empty for
+// other computes, and for cards that were not seen.
+func TooLittleCompute(model string, s Sharing, milli int64) string {
+	if s != SharingMPS || model != "H100" && model != "H200" || milli <= 0 || milli >= leastMPSMilli {
+		return ""
+	}
+	return fmt.Sprintf("%s of the compute is less than MPS can hold a program to: on an %s each has at least eight multiprocessors, about %s", FormatMilli(milli), model, FormatMilli(leastMPSMilli))
+}

@@ -16,3 +16,16 @@ func TestSharesTooSmallForMPS(t *testing.T) {
 		}
 	}
 }
+
+func TestComputeTooLittleForMPS(t *testing.T) {
+	for _, row := range []struct {
+		model string
+		s     Sharing
+		milli int64
+		small bool
+	}{{"H100", SharingMPS, 62, true}, {"H200", SharingMPS, 1, true}, {"H100", SharingMPS, 63, false}, {"H100", SharingMPS, 0, false}, {"T4", SharingMPS, 30, false}, {"H100", SharingTimeslice, 30, false}} {
+		if text := TooLittleCompute(row.model, row.s, row.milli); (text != "") != row.small {
+			t.Errorf("%+v: %q", row, text)
+		}
+	}
+}

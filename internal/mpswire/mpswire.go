@@ -78,6 +78,9 @@ const maxPacket = 8192
 // ErrShort is a packet with less than was expected in it.
 var ErrShort = errors.New("packet is too short")
 
+// ErrUnknown is an answer that no branch was seen to give.
+var ErrUnknown = errors.New("the answer is not known")
+
 // Conn is one side of a connection.
 type Conn struct{ *net.UnixConn }
 
@@ -126,7 +129,7 @@ func dial(socket string, deadline time.Time) (*os.File, error) {
 func (c Conn) ExpectHello() error {
 	greeting, err := c.Receive()
 	if err == nil && string(greeting) != Hello {
-		err = fmt.Errorf("unexpected greeting %q", greeting)
+		err = fmt.Errorf("%w: greeting %q", ErrUnknown, greeting)
 	}
 	return err
 }
@@ -203,7 +206,7 @@ func (c Conn) ReceiveFile() (int, error) {
 	}
 	files, err := parseFiles(oob[:oobn])
 	if err == nil && (string(packet[:n]) != Files || len(files) != 1) {
-		err = fmt.Errorf("packet %q with %d descriptors instead of one", packet[:n], len(files))
+		err = fmt.Errorf("%w: packet %q with %d descriptors instead of one", ErrUnknown, packet[:n], len(files))
 	}
 	if err != nil {
 		for _, fd := range files {

@@ -54,7 +54,7 @@ func (d *decider) settle(g record.Group, units []blocks.Placed) record.Group {
 		g.Shown.Summary += "; " + text
 		g.Decision.Explanation[0] = g.Shown.Summary
 	}
-	g.Decision.Explanation = append(g.Decision.Explanation, tooSmall(tx, units)...)
+	g.Decision.Explanation = append(g.Decision.Explanation, tooSmall(tx, d.ask, units)...)
 	if blocks.NomadChooses(d.ask) && beyond(tx, model) {
 		g.Decision.Explanation = append(g.Decision.Explanation, unpinned)
 	}
@@ -78,15 +78,26 @@ func beyond(tx *state.Tx, u blocks.Placed) bool {
 	})
 }
 
-// tooSmall warns of shares in which no program starts, each text once.
-func tooSmall(tx *state.Tx, units []blocks.Placed) []string {
+// tooSmall warns of shares in which no program starts, and of compute that was asked for and
+// is less than programs get, each text once.
+func tooSmall(tx *state.Tx, ask *admit.Ask, units []blocks.Placed) []string {
 	var texts []string
+	asked := int64(0)
+	for _, t := range ask.Tasks {
+		for _, milli := range []int64{t.Request.Milli, t.ComputeMilli, t.LimitMilli} {
+			if milli > 0 && (asked == 0 || milli < asked) {
+				asked = milli
+			}
+		}
+	}
 	for _, u := range units {
 		for _, t := range u.Usage.Takes {
 			g := &tx.Node(u.Node).Plan.GPUs[t.GPU]
 			text := gpu.TooSmallForMPS(g.Vendor, g.Sharing, t.Slices*g.SliceMiB)
-			if text != "" && g.Mode == gpu.ModeSlice && t.Slices > 0 && !slices.Contains(texts, text) {
-				texts = append(texts, text)
+			for _, text := range []string{text, gpu.TooLittleCompute(g.Type, g.Sharing, asked)} {
+				if text != "" && g.Mode == gpu.ModeSlice && t.Slices > 0 && !slices.Contains(texts, text) {
+					texts = append(texts, text)
+				}
 			}
 		}
 	}

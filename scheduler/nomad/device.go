@@ -131,7 +131,7 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 		d.view.Profile, _, _ = strings.Cut(g.Name, "/")
 	}
 	if d.view.MemoryMiB == 0 {
-		d.view.MemoryMiB = h.ModelMemoryMiB[d.view.Type]
+		d.view.MemoryMiB = gpu.ByName(d.view.Model, h.ModelMemoryMiB[d.view.Type])
 	}
 	d.health(g)
 	d.plan = place.GPU{

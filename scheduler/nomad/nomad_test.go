@@ -46,15 +46,16 @@ func TestDevices(t *testing.T) {
 		{Vendor: "nvidia", Type: "mig", Name: "3g.20gb", Instances: instances("", "MIG-e"), Attributes: map[string]*api.Attribute{"profile": word("3g.20gb"), "unique.parents": word("GPU-p=MIG-e,MIG-z")}},
 		{Vendor: "nvidia", Type: "shared", Name: "T4/2", Instances: instances("cordoned: by hand", "GPU-f::0", "GPU-f::1")},
 		{Vendor: "amd", Type: "gpu", Name: "MI250", Instances: instances("xid 79", "GPU-g")},
+		{Vendor: "nvidia", Type: "gpu", Name: "Tesla V100-SXM2-16GB", Instances: instances("", "GPU-h")},
 		{Vendor: "acme", Type: "fpga", Name: "x", Instances: instances("", "F-1")},
 		{Vendor: "acme", Type: "tpu", Name: "y", Instances: instances("", "T-1")},
 	}
-	h := Hardware{ResourceNames: map[string]string{"npu": "acme/tpu"}, ModelMemoryMiB: map[string]int64{"MI250": 1234}}
+	h := Hardware{ResourceNames: map[string]string{"npu": "acme/tpu"}, ModelMemoryMiB: map[string]int64{"MI250": 1234, "V100": 32 << 10}}
 	got := map[string]device{}
 	for _, d := range h.devices(groups) {
 		got[d.view.UUID] = d
 	}
-	if len(got) != 7 {
+	if len(got) != 8 {
 		t.Fatalf("found %d devices: %v", len(got), got)
 	}
 	for uuid, ok := range map[string]bool{
@@ -63,6 +64,7 @@ func TestDevices(t *testing.T) {
 		"MIG-e": got["MIG-e"].plan.Profile == "3g.20gb" && got["MIG-e"].view.ParentUUID == "GPU-p",
 		"GPU-f": got["GPU-f"].plan.Replicas == 2 && got["GPU-f"].plan.Cordoned && !got["GPU-f"].plan.Unhealthy,
 		"GPU-g": got["GPU-g"].plan.Unhealthy && got["GPU-g"].view.Health == "xid 79" && got["GPU-g"].plan.MemoryMiB == 1234,
+		"GPU-h": got["GPU-h"].plan.Type == "V100" && got["GPU-h"].plan.MemoryMiB == 16<<10,
 		"T-1":   got["T-1"].plan.Vendor == "acme",
 	} {
 		if !ok {

@@ -51,7 +51,11 @@ func (d *daemon) pass(c client) {
 	if d.server.Send32(opClient) == nil {
 		_ = d.server.SendFile(pair[0])
 	}
-	_ = c.SendFile(pair[1])
+	if behaves(d.pipeDir, "other-protocol") {
+		_, _, _ = c.WriteMsgUnix([]byte("OUTBCUF2\x00"), unix.UnixRights(pair[1]), nil)
+	} else {
+		_ = c.SendFile(pair[1])
+	}
 	_, _ = unix.Close(pair[0]), unix.Close(pair[1])
 	_, _ = c.Receive()
 }

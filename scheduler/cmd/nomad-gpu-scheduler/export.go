@@ -152,20 +152,23 @@ func exportNodes(client *api.Client) (map[string]*nomad.Node, error) {
 	return nodes, nil
 }
 
-// commonest is the model that most GPUs of a node are of, how many, and their memory. MIG
-// instances are GPUs of their own, named with their profile.
+// commonest is the model that most GPUs of a node are of, how many, and their memory: some
+// models come in several sizes. MIG instances are GPUs of their own, named with their profile.
 func commonest(n *nomad.Node) (model string, count int, memoryMiB int64) {
-	counts, memory := map[string]int{}, map[string]int64{}
+	type kind struct {
+		model  string
+		memory int64
+	}
+	counts := map[kind]int{}
 	for i := range n.Plan.GPUs {
 		g := &n.Plan.GPUs[i]
-		name := modelName(g)
-		counts[name]++
-		memory[name] = g.MemoryMiB
-		if c := counts[name]; c > count || c == count && name < model {
-			model, count = name, c
+		k := kind{modelName(g), g.MemoryMiB}
+		counts[k]++
+		if c := counts[k]; c > count || c == count && (k.model < model || k.model == model && k.memory < memoryMiB) {
+			model, count, memoryMiB = k.model, c, k.memory
 		}
 	}
-	return model, count, memory[model]
+	return model, count, memoryMiB
 }
 
 // modelName is the model of a GPU as nodes.csv has it.

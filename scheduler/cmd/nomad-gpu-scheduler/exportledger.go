@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -124,8 +125,8 @@ func (e *exporter) ofEntry(row *ledger.Row, name string, from time.Time) exporte
 	return t
 }
 
-// partsOf are the parts of compute and memory of an entry. A part of the memory is one of a
-// GPU of the type as the cluster has it now, or else as that of the compute.
+// partsOf are the parts of compute and memory of an entry. A part of the memory is one of its
+// GPU, of another of the type as the cluster has it now, or else as that of the compute.
 func (e *exporter) partsOf(row *ledger.Row) (compute, memory int64) {
 	compute = int64(math.Round(row.AskedGPUs * gpu.MilliPerGPU))
 	if compute == 0 { // a turn on a GPU
@@ -133,6 +134,9 @@ func (e *exporter) partsOf(row *ledger.Row) (compute, memory int64) {
 		return part, part
 	}
 	list := e.those(func(g *place.GPU, _ string) bool { return modelName(g) == row.Type })
+	if at := slices.IndexFunc(list, func(g *place.GPU) bool { return g.ID == row.GPU }); at > 0 {
+		list = list[at:] // others of the type may have another size
+	}
 	if len(list) == 0 || list[0].MemoryMiB == 0 || compute == gpu.MilliPerGPU {
 		return compute, compute
 	}
