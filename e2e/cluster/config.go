@@ -37,7 +37,8 @@ server {
 `
 
 // clientConfig takes the name, the data and the plugin folder, the HTTP and RPC
-// ports, the servers' RPC addresses, the control group, and the plugins' settings.
+// ports, the servers' RPC addresses, the control group, the program of exec tasks, and the
+// plugins' settings.
 const clientConfig = `
 name       = %q
 data_dir   = %q
@@ -67,6 +68,10 @@ client {
   cpu_total_compute       = 100000
   memory_total_mb         = 262144
   gc_disk_usage_threshold = 99
+  # Tasks of the exec driver see no more of the machine than this.
+  chroot_env {
+    %q = "/bin/gpuprobe"
+  }
   options = {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
   }
