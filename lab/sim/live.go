@@ -30,6 +30,10 @@ type LiveOptions struct {
 	// HalfLife is after how long what a queue used counts half in the order; 0: it
 	// does not count.
 	HalfLife time.Duration
+	// Shortest has what is expected to run for the shortest time go first within a queue and a
+	// priority, by its limit and by how long its like ran; see [quota.Later]. It needs a policy of
+	// the product.
+	Shortest bool
 	// Outlook estimates when tasks will start that begin to wait, for one in Outlook of
 	// them, by how long those ran that have ended; 0: none. It needs a policy of the
 	// product, and no priorities and queues.
@@ -91,6 +95,12 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		}
 		l.outlook = newForesight(l)
 	}
+	if o.Shortest {
+		if l.planned == nil {
+			return LiveResult{}, fmt.Errorf("have the shortest go first: only with the product's policies, where tasks wait")
+		}
+		l.lives, l.later = newForesight(l), map[int]time.Duration{}
+	}
 	if o.Now != nil {
 		l.reading = costOf(o.Now)
 	}
@@ -113,10 +123,12 @@ type live struct {
 	past     *quota.Past
 	evicts   bool
 	outlook  *foresight // nil: none
-	bounded  *bounded   // nil: nothing is
-	begun    float64    // when something started last
-	passed   []int      // that wait and were tried before the one that is tried
-	empty    *cluster   // with nothing on it
+	lives    *foresight // with Shortest: how long tasks ran
+	later    map[int]time.Duration
+	bounded  *bounded // nil: nothing is
+	begun    float64  // when something started last
+	passed   []int    // that wait and were tried before the one that is tried
+	empty    *cluster // with nothing on it
 	tasks    []Task
 	running  []*running // by task
 	waiting  []int
@@ -276,6 +288,9 @@ func (l *live) finish(r *running) {
 	if l.outlook != nil {
 		l.outlook.ended(t)
 	}
+	if l.lives != nil {
+		l.lives.ended(t)
+	}
 	work := int64(float64(t.Demand()) * t.RunSeconds)
 	l.result.Finished++
 	l.result.DoneMilliS += work
@@ -297,7 +312,7 @@ func (l *live) schedule() error {
 	if len(l.waiting) == 0 {
 		return nil
 	}
-	if l.evicts {
+	if l.evicts || l.Shortest {
 		l.order()
 	}
 	l.bounded.look()
@@ -355,7 +370,24 @@ func (l *live) turn(i int) quota.Turn {
 	if l.bounded != nil {
 		since = l.bounded.since[i] // an evicted task begins to wait again
 	}
-	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since)}
+	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since), Later: l.laterOf(i)}
+}
+
+// laterOf is how much later a task counts as having come. As in the service it stays as it was
+// when the task began to wait.
+func (l *live) laterOf(i int) time.Duration {
+	if l.lives == nil {
+		return 0
+	}
+	if _, known := l.later[i]; !known {
+		t := &l.tasks[i]
+		run := seconds64(t.LimitSeconds)
+		if run == 0 {
+			run = l.lives.remaining(t, 0).At(0.5)
+		}
+		l.later[i] = quota.Later(run)
+	}
+	return l.later[i]
 }
 
 // preempt starts a task, with evictions where it must; it returns the evicted.

@@ -41,7 +41,9 @@ type Config struct {
 	Preemption     Preemption
 	// HalfLife is the time after which a queue's use counts half in the order of waiting
 	// work; 0: past use does not count.
-	HalfLife    time.Duration
+	HalfLife time.Duration
+	// Order is the order of what waits within a queue and a priority, where the queue says nothing.
+	Order       string
 	Rebalance   Rebalance
 	Reservation Reservation
 	Replica     Replica
@@ -187,9 +189,9 @@ func Default() *Config {
 			Address: "127.0.0.1:4656", MaxBodyBytes: 8 << 20, RequestsPerSecond: 200, Burst: 400, RequestTimeout: time.Minute,
 			MaxConnections: 4096, MaxConnectionsPerClient: 512,
 		},
-		Placement:   Placement{Policy: place.PolicyBalanced, Weights: place.DefaultWeights(), Candidates: 64},
-		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MaxPerQueue: 60, MinRunTime: time.Minute, MinGap: 1, Prefer: PreferSuspend},
-		HalfLife:    24 * time.Hour,
+		Placement:  Placement{Policy: place.PolicyBalanced, Weights: place.DefaultWeights(), Candidates: 64},
+		Preemption: Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MaxPerQueue: 60, MinRunTime: time.Minute, MinGap: 1, Prefer: PreferSuspend},
+		HalfLife:   24 * time.Hour, Order: OrderArrival,
 		Rebalance:   Rebalance{Interval: 10 * time.Minute, MaxMoves: 2},
 		Reservation: Reservation{DefaultTTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Replica:     Replica{LockTTL: 15 * time.Second},

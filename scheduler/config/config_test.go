@@ -74,7 +74,10 @@ preemption {
   hold_direct_jobs = true
   prefer           = "evict"
 }
-fairness { half_life = "2h" }
+fairness {
+  half_life = "2h"
+  order     = "shortest"
+}
 rebalance {
   enabled   = true
   interval  = "1m"
@@ -125,6 +128,7 @@ queue "vision" {
   min_run_time     = "10m"
   idle_after       = "45m"
   idle_action      = "evict"
+  order            = "arrival"
   constraint {
     attribute = "$${attr.kernel.name}"
     value     = "linux"
@@ -150,7 +154,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second && c.Listen.MaxConnections == 50 && c.Listen.MaxConnectionsPerClient == 40,
 		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
 		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Weights.HeatMilli == 0 && c.Placement.Candidates == 10 && c.Placement.Weights.HeadroomWait == 2*time.Minute && slices.Equal(c.ExpectedModels, []string{"B200"}),
-		"fairness":   c.HalfLife == 2*time.Hour,
+		"fairness":   c.HalfLife == 2*time.Hour && c.OrderOf("") == OrderShortest && c.OrderOf("research") == OrderShortest && c.OrderOf("vision") == OrderArrival,
 		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MaxPerJob: 2, MaxPerQueue: 20, MinRunTime: 5 * time.Minute, MinGap: 10, HoldDirect: true, Prefer: PreferEvict},
 		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},
 		"ttl":        c.Reservation == Reservation{DefaultTTL: time.Minute, MaxTTL: time.Hour} && c.Replica.LockTTL == 20*time.Second,
@@ -204,6 +208,8 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		`placement { candidates = 0 }`:                                                        "the least is 1",
 		`placement { headroom_wait = "-1s" }`:                                                 `placement.headroom_wait "-1s" is too short`,
 		"queue \"q\" {\n idle_after = \"0s\"\n}":                                              `idle_after "0s" is too short; the least is 1s`,
+		`fairness { order = "longest" }`:                                                      `fairness.order: "longest" is not valid (arrival, shortest)`,
+		"queue \"q\" {\n order = \"fifo\"\n}":                                                 `order: "fifo" is not valid (arrival, shortest)`,
 		"queue \"q\" {\n idle_action = \"kill\"\n}":                                           `idle_action: "kill" is not valid (report, suspend, evict)`,
 		`preemption { prefer = "kill" }`:                                                      `preemption.prefer: "kill" is not valid (suspend, evict)`,
 		`preemption { max_per_minute = 0 }`:                                                   "the least is 1",

@@ -103,6 +103,7 @@ type preemptionBlock struct {
 
 type fairnessBlock struct {
 	HalfLife *string `hcl:"half_life"`
+	Order    *string `hcl:"order"`
 }
 
 type rebalanceBlock struct {
@@ -377,6 +378,7 @@ func (f *file) decisions(c *Config, r *reader) {
 	}
 	if b := f.Fairness; b != nil {
 		r.duration("fairness.half_life", &c.HalfLife, b.HalfLife, 0)
+		r.oneOf("fairness.order", &c.Order, b.Order, OrderArrival, OrderShortest)
 	}
 	if b := f.Rebalance; b != nil {
 		set(&c.Rebalance.Enabled, b.Enabled)

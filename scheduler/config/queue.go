@@ -53,6 +53,26 @@ type Queue struct {
 	// IdleAction is what happens then. Zero and empty: see [Queue.IdleRule].
 	IdleAfter  time.Duration
 	IdleAction string
+	// Order is the order of what waits in this queue and those below; empty: the parent's.
+	Order string
+}
+
+// What goes first of what waits in a queue with one priority.
+const (
+	// OrderArrival is what came first.
+	OrderArrival = "arrival"
+	// OrderShortest is what is expected to run for the shortest time, within bounds.
+	OrderShortest = "shortest"
+)
+
+// OrderOf is the order of what waits in a queue, or in none.
+func (c *Config) OrderOf(queue string) string {
+	for q := c.Queue(queue); q != nil; q = c.Queue(q.Parent) {
+		if q.Order != "" {
+			return q.Order
+		}
+	}
+	return c.Order
 }
 
 // What happens to GPUs that are held and not used.
@@ -109,6 +129,7 @@ type queueBody struct {
 	MinRunTime  *string      `hcl:"min_run_time"`
 	IdleAfter   *string      `hcl:"idle_after"`
 	IdleAction  *string      `hcl:"idle_action"`
+	Order       *string      `hcl:"order"`
 	Constraints []Constraint `hcl:"constraint,block"`
 }
 
@@ -138,6 +159,7 @@ func readQueue(name string, body hcl.Body, text []byte) (Queue, error) {
 	}
 	r.duration("idle_after", &q.IdleAfter, b.IdleAfter, time.Second)
 	r.oneOf("idle_action", &q.IdleAction, b.IdleAction, IdleReport, IdleSuspend, IdleEvict)
+	r.oneOf("order", &q.Order, b.Order, OrderArrival, OrderShortest)
 	q.check(r)
 	if len(r.errs) > 0 {
 		return Queue{}, fmt.Errorf("queue %q: %w", name, errors.Join(r.errs...))

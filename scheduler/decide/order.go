@@ -40,7 +40,7 @@ type waiter struct {
 
 // turnOf is a group's place in the order of what waits.
 func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
-	return tx.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue)
+	return tx.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue, a.TimeLimit)
 }
 
 // goesFirst reports whether a group that waits goes before another one; see [turns.GoesFirst].

@@ -126,7 +126,11 @@ func (f *Foreseen) start(turn int, o outlook.Outlook) state.Start {
 // answers what would start now in its place. The result adds the former, and needs no
 // transaction.
 func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []admit.Decision) (explain func()) {
-	estimates := map[int]func() state.Start{}
+	type one struct {
+		estimate     func() state.Start
+		shorterUntil time.Time
+	}
+	estimates := map[int]one{}
 	for i, d := range answers {
 		if asks[i].Later {
 			continue
@@ -138,13 +142,15 @@ func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []adm
 			continue
 		}
 		if estimate, ok := ForeseeOf(tx, key, &asks[i]); ok {
-			estimates[i] = estimate
+			estimates[i] = one{estimate, turnOf(tx, &asks[i]).ShorterUntil()}
 		}
 	}
 	return func() {
-		for i, estimate := range estimates {
-			s := estimate()
-			answers[i].Explanation = append(answers[i].Explanation, s.Shown().Text(s.At))
+		for i, e := range estimates {
+			s := e.estimate()
+			shown := s.Shown()
+			shown.ShorterUntil = e.shorterUntil
+			answers[i].Explanation = append(answers[i].Explanation, shown.Text(s.At))
 		}
 	}
 }

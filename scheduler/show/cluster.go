@@ -120,6 +120,7 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	}
 	if s, ok := r.StartOf(w.Job, w.Group); ok {
 		p.Start = s.Shown()
+		p.Start.ShorterUntil = w.Turn.ShorterUntil()
 	}
 	p.Fits = r.FitsFor(w.Job, w.Group)
 	known := r.Record(w.Job)

@@ -47,7 +47,12 @@ func sizeOf(takes []place.Take) size {
 // keys are what lifetimes are known by: the job, for all children of one that is periodic
 // or parameterized, the size, anything.
 func (l *lifetimes) keys(key nomad.JobKey, group string, s size) []string {
-	return []string{l.jobs.family(key).String() + "/" + group, fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
+	return []string{l.kin(key, group), fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
+}
+
+// kin is what the lifetimes of a job's group are known by.
+func (l *lifetimes) kin(key nomad.JobKey, group string) string {
+	return l.jobs.family(key).String() + "/" + group
 }
 
 // Remaining is how much longer the work of a usage is expected to run. That of a service, and
@@ -75,4 +80,21 @@ func (l *lifetimes) remaining(key nomad.JobKey, group string, s size, age, limit
 		return (&forecast.Lifetimes{}).Remaining(age, limit)
 	}
 	return l.ran.Remaining(age, limit, l.keys(key, group, s)...)
+}
+
+// expected is how long an alloc of a group that waits runs: as its author says (0: nothing), but not
+// shorter than half of those of its job did; else as half of all did at most. 0: not known, or it is
+// not known to end.
+func (l *lifetimes) expected(key nomad.JobKey, group string, limit time.Duration) time.Duration {
+	if !l.jobs.ends(key) {
+		return limit
+	}
+	ran := l.ran.Remaining(0, 0, l.kin(key, group))
+	switch {
+	case ran.Known():
+		return max(limit, ran.At(0.5))
+	case limit > 0:
+		return limit
+	}
+	return l.ran.Remaining(0, 0, "any").At(0.5)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -83,6 +84,45 @@ func TestLifetimesAreKnownByJobAndSize(t *testing.T) {
 		})
 		if got != c.want {
 			t.Errorf("%s runs for %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// Where the shortest goes first, work counts as long as its author says, but not as shorter than that of
+// its job did; else as long as other work did; a service without a limit as the longest.
+func TestTurnsGoByHowLongWorkRuns(t *testing.T) {
+	key := func(id string) nomad.JobKey { return nomad.JobKey{Namespace: "default", ID: id} }
+	later := func(s *servicetest.Service, id, queue string, limit time.Duration) time.Duration {
+		return read(s, func(r *state.Reader) time.Duration { return r.Turn(key(id), "g", 50, queue, limit).Later })
+	}
+	const shortest = servicetest.Quick + "fairness {\n order = \"shortest\"\n}\nqueue \"fifo\" {\n order = \"arrival\"\n namespaces = [\"default\"]\n}\nqueue \"own\" {\n allow_namespaces = [\"default\"]\n}\n"
+	s := servicetest.New(t, shortest, servicetest.Machine("a", 1))
+	s.Show(servicetest.Ask("service", "1G", 1), false)
+	at := time.Unix(1_800_000_000, 0)
+	if got := later(s, "new", "own", 0); got != quota.Later(quota.LongestRun) {
+		t.Errorf("nothing is known, and it counts as %v later", got)
+	}
+	for range 4 {
+		s.State.Apply([]nomad.Change{{Past: &nomad.Alloc{
+			ID: "past", Namespace: "default", Job: "nightly", Group: "g", NodeID: "id-a", Status: "complete", Created: at, Ended: at.Add(time.Hour),
+			Devices: []nomad.TaskDevices{{Task: "t", Group: "nvidia/slice/T4/0", IDs: []string{servicetest.Instance("a", 0, 0)}}},
+		}}}, 5)
+	}
+	for name, row := range map[string]struct {
+		job, queue string
+		limit      time.Duration
+		want       time.Duration
+	}{
+		"its limit":                            {"new", "own", time.Minute, quota.Later(time.Minute)},
+		"a limit that its job kept to":         {"nightly", "own", 3 * time.Hour, quota.Later(3 * time.Hour)},
+		"a limit that its job ran longer than": {"nightly", "own", time.Minute, 24 * time.Hour},
+		"no limit, and its job ran":            {"nightly", "own", 0, 24 * time.Hour},
+		"no limit, and others ran":             {"new", "own", 0, 24 * time.Hour},
+		"a service":                            {"service", "own", 0, quota.Later(quota.LongestRun)},
+		"a queue that goes by age":             {"new", "fifo", time.Minute, 0},
+	} {
+		if got := later(s, row.job, row.queue, row.limit); got != row.want {
+			t.Errorf("%s: it counts as %v later, want %v", name, got, row.want)
 		}
 	}
 }

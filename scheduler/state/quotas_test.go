@@ -104,10 +104,10 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
 		}
 		key := nomad.JobKey{Namespace: "x", ID: "capped"}
-		if turn := r.Turn(key, "g", 90, ""); turn.Priority != 40 || turn.Queue != "x" || !turn.Since.Equal(r.Blocked(key).Since) {
+		if turn := r.Turn(key, "g", 90, "", 0); turn.Priority != 40 || turn.Queue != "x" || !turn.Since.Equal(r.Blocked(key).Since) {
 			t.Errorf("turn %+v", turn)
 		}
-		if turn := r.Turn(key, "h", 30, ""); turn.Priority != 30 || !turn.Since.Equal(r.Now()) {
+		if turn := r.Turn(key, "h", 30, "", 0); turn.Priority != 30 || !turn.Since.Equal(r.Now()) {
 			t.Errorf("what does not wait yet: %+v", turn)
 		}
 		if r.Missing(key, "g") != 1 || r.Missing(key, "h") != 0 || r.Missing(nomad.JobKey{}, "g") != 0 {

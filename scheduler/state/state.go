@@ -86,7 +86,7 @@ func newReader(set *settings, now clock) Reader {
 	r.lifetimes = &lifetimes{clock: now, jobs: r.jobs, allocs: r.allocs}
 
 	r.quotas = newQuotas(set, r.allocs, r.books)
-	r.waitlist = newWaitlist(now, set, r.jobs, r.promises, r.records, r.books)
+	r.waitlist = newWaitlist(now, set, r.jobs, r.lifetimes, r.promises, r.records, r.books)
 	r.rooms = newRooms(now, set, r.allocs, r.books)
 	r.measurements = newMeasurements(now, set)
 	r.learned = newLearned(set, r.jobs, r.allocs, r.books, r.measurements)

@@ -3,10 +3,8 @@
 package state
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
@@ -38,6 +36,7 @@ type waitlist struct {
 	clock    clock
 	settings *settings
 	jobs     *jobs
+	runs     *lifetimes
 	promises *promises
 	records  *records
 	books    *books
@@ -45,12 +44,12 @@ type waitlist struct {
 	of       map[nomad.JobKey][]*Waiting
 }
 
-func newWaitlist(c clock, s *settings, j *jobs, p *promises, r *records, b *books) *waitlist {
-	return &waitlist{clock: c, settings: s, jobs: j, promises: p, records: r, books: b, lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}
+func newWaitlist(c clock, s *settings, j *jobs, runs *lifetimes, p *promises, r *records, b *books) *waitlist {
+	return &waitlist{clock: c, settings: s, jobs: j, runs: runs, promises: p, records: r, books: b, lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}
 }
 
-// lane is what waits with one priority in one queue for one kind of thing. What came
-// earlier is always before what came later.
+// lane is what waits with one priority in one queue for one kind of thing. What counts as
+// having come earlier is always before what counts as later.
 type lane struct {
 	priority    int
 	queue, held string
@@ -77,9 +76,7 @@ func (w *Waiting) Asks() place.Charge { return w.cost.Times(int64(w.Missing)) }
 func (w *Waiting) lane() lane { return lane{w.Turn.Priority, w.Turn.Queue, w.Held} }
 
 // byAge is the order within a lane.
-func byAge(x, y *Waiting) int {
-	return cmp.Or(x.Turn.Since.Compare(y.Turn.Since), strings.Compare(x.Turn.ID, y.Turn.ID))
-}
+func byAge(x, y *Waiting) int { return x.Turn.CompareAge(y.Turn) }
 
 // enlist brings what waits of a job up to date with how it is registered and recorded,
 // and with what Nomad cannot place of it.
@@ -98,6 +95,7 @@ func (l *waitlist) enlist(key nomad.JobKey) {
 			continue
 		}
 		w := &Waiting{Job: key, Group: g.Name, Missing: b.Missing[g.Name], Turn: turn(key, g.Name, j.Priority, l.jobs.QueueOf(key, g.Name), b.Since)}
+		w.Turn.Later = l.later(key, g.Name, w.Turn.Queue, g.TimeLimit)
 		if r := l.records.Record(key); r != nil {
 			if known, found := r.Groups[g.Name]; found {
 				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
@@ -235,14 +233,31 @@ func (l *waitlist) owedForRoom(queue string, without nomad.JobKey) place.Charge 
 }
 
 // Turn is a group's place in the order of what waits: what waits already keeps the
-// time since when it does.
-func (l *waitlist) Turn(key nomad.JobKey, group string, priority int, queue string) quota.Turn {
+// time since when it does. The limit is how long its author says that it runs at most; 0: nothing
+// is said.
+func (l *waitlist) Turn(key nomad.JobKey, group string, priority int, queue string, limit time.Duration) quota.Turn {
 	q, _ := l.settings.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
 	since := l.clock.Now()
 	if l.jobs.Missing(key, group) > 0 {
 		since = l.jobs.Blocked(key).Since
 	}
-	return turn(key, group, priority, q, since)
+	t := turn(key, group, priority, q, since)
+	for _, w := range l.of[key] {
+		if w.Group == group { // what is learned meanwhile moves nobody
+			t.Later = w.Turn.Later
+			return t
+		}
+	}
+	t.Later = l.later(key, group, t.Queue, limit)
+	return t
+}
+
+// later is how much later a group counts as having come, where in its queue the shortest goes first.
+func (l *waitlist) later(key nomad.JobKey, group, queue string, limit time.Duration) time.Duration {
+	if l.settings.config.OrderOf(queue) != config.OrderShortest {
+		return 0
+	}
+	return quota.Later(l.runs.expected(key, group, limit))
 }
 
 func turn(key nomad.JobKey, group string, priority int, q *config.Queue, since time.Time) quota.Turn {

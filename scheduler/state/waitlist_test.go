@@ -77,7 +77,7 @@ func (w *waitingJobs) byForce(tx *state.Tx, kinds ...string) []string {
 				held = r.Groups[g.Name].Decision.Hold.Kind
 			}
 			if missing := tx.Missing(key, g.Name); missing > 0 && (len(kinds) == 0 || slices.Contains(kinds, held)) {
-				list = append(list, &state.Waiting{Job: key, Group: g.Name, Missing: missing, Turn: tx.Turn(key, g.Name, j.Priority, g.Queue), Held: held})
+				list = append(list, &state.Waiting{Job: key, Group: g.Name, Missing: missing, Turn: tx.Turn(key, g.Name, j.Priority, g.Queue, 0), Held: held})
 			}
 		}
 	}

@@ -22,6 +22,9 @@ type Start struct {
 	// soonest and latest.
 	Held   int `json:"held,omitempty"`
 	HeldOf int `json:"held_of,omitempty"`
+	// ShorterUntil is until when what comes still goes first if it is shorter; zero where it never
+	// does.
+	ShorterUntil time.Time `json:"shorter_until,omitzero"`
 }
 
 // Text is the start for people, as of a time.
@@ -29,6 +32,9 @@ func (s *Start) Text(now time.Time) string {
 	turn := fmt.Sprintf("number %d of %d that wait", s.Turn, s.Of)
 	if s.Of == 0 {
 		turn = "its place in the order is not known yet"
+	}
+	if s.ShorterUntil.After(now) {
+		turn += fmt.Sprintf(", before which shorter work goes that comes until %s", s.ShorterUntil.UTC().Format(time.RFC3339))
 	}
 	switch {
 	case !s.Known:

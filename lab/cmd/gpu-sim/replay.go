@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/lab/sim"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 )
 
 const replayHelp = `Replays a workload whose tasks end and prints, for each policy, how much of the
@@ -28,7 +29,8 @@ task that still does not fit may go ahead of it. Tasks have priorities and
 queues where the columns priority, queue and min_run_s say so: with -queue the
 product's policies evict for higher priorities and for quotas that are wanted
 back, and evicted tasks start again from nothing. The column time_limit_s says how
-long a task runs at most, for -outlook.
+long a task runs at most, for -outlook and for -order shortest, with which what is
+expected to run for the shortest time goes first.
 
 With -bounds the replay keeps nodes for what waits and bounds evictions as the service
 does, and tells how long anyone waited behind others, how long queues waited for their
@@ -71,6 +73,7 @@ type replayOptions struct {
 	policy, out, plot         string
 	queue, json, cpuTime      bool
 	halfLife                  time.Duration
+	order                     string
 	outlook                   int
 }
 
@@ -86,6 +89,7 @@ func runReplay(args []string, stdout, stderr io.Writer) int {
 	fs.DurationVar(&o.halfLife, "half-life", 24*time.Hour, "after which `time` what a queue used counts half in the order of what waits; with -quotas")
 	o.boundOptions.register(fs)
 	o.whatIf.register(fs)
+	fs.StringVar(&o.order, "order", "arrival", "what goes first of what waits in a queue with a priority: \"arrival\" or \"shortest\", as in the service's fairness block; with -queue")
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write what started when and where to this CSV `file`")
 	fs.StringVar(&o.plot, "plot", "", "write plots over time to this SVG `file`")
@@ -123,6 +127,9 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", command.Given(fs, "demand models count load burst"))
 	case o.quotas != "" && !o.queue:
 		return fmt.Errorf("-quotas %q goes with -queue: without it nothing waits for its quota", o.quotas)
+	}
+	if o.order != config.OrderArrival && (o.order != config.OrderShortest || !o.queue) {
+		return fmt.Errorf("-order: %q is not valid (arrival, or shortest with -queue)", o.order)
 	}
 	for name := range strings.SplitSeq(o.policy, ",") {
 		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || isBaseline(name)) {
@@ -177,7 +184,7 @@ func replay(o *replayOptions, stdout io.Writer) error {
 	if len(o.mig) > 0 || o.cluster != "" && o.outlook > 0 {
 		w.Arrivals = alike(w.Arrivals)
 	}
-	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock(), Strict: o.strict}
+	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock(), Strict: o.strict, Shortest: o.order == config.OrderShortest}
 	if o.bounds {
 		options.Limits = &o.Limits
 	}
@@ -257,7 +264,7 @@ func (o *replayOptions) plain(list []scene) {
 	ours := slices.ContainsFunc(list, func(s scene) bool { return !isBaseline(s.policy) })
 	for i := range list {
 		if s := &list[i]; ours && isBaseline(s.policy) {
-			s.options.Limits, s.options.Quotas, s.options.Outlook, s.options.Strict = nil, nil, 0, false
+			s.options.Limits, s.options.Quotas, s.options.Outlook, s.options.Strict, s.options.Shortest = nil, nil, 0, false, false
 		}
 	}
 }

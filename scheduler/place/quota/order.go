@@ -4,6 +4,7 @@ package quota
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -14,6 +15,37 @@ type Turn struct {
 	Queue    string // empty: none
 	Priority int
 	Since    time.Time // when it began to wait; of work that runs, when it started
+	// Later is how much later than it came it counts as having come: see [Later].
+	Later time.Duration
+}
+
+// LongestRun is the longest run by which work goes behind what is shorter, and what work counts
+// with of which nothing is known.
+const LongestRun = 7 * 24 * time.Hour
+
+// Later is how much later than it came work counts as having come where the shortest goes
+// first: a day if it is expected to run for an hour, and twice as much for four times the run (0: not
+// known). What comes later than that goes behind it, however short: that bounds the wait, and the
+// order of two that wait never changes. Of the functions that were compared on real training
+// clusters, the root made mean waits short at the least price in longest ones.
+func Later(run time.Duration) time.Duration {
+	if run <= 0 || run > LongestRun {
+		run = LongestRun
+	}
+	return time.Duration(24 * math.Sqrt(run.Hours()) * float64(time.Hour))
+}
+
+// ShorterUntil is until when what comes still goes first if it is shorter; zero where it never does.
+func (a Turn) ShorterUntil() time.Time {
+	if a.Later == 0 {
+		return time.Time{}
+	}
+	return a.Since.Add(a.Later)
+}
+
+// CompareAge is negative when a counts as having come before b.
+func (a Turn) CompareAge(b Turn) int {
+	return cmp.Or(a.Since.Add(a.Later).Compare(b.Since.Add(b.Later)), cmp.Compare(a.ID, b.ID))
 }
 
 // Order says whose turn it is, at one moment. Waiting work is tried in this order, and
@@ -23,7 +55,7 @@ type Turn struct {
 //  2. the queue that holds the smaller part of its guarantee now (of compute or of
 //     memory, whichever is larger), then the one that held the smaller part over time;
 //     first of their root queues, then of the ones below, down to their own
-//  3. what came earlier; then the ID
+//  3. what came earlier, or counts as such ([Turn.Later]); then the ID
 //
 // A queue without a guarantee comes after all that have one, and so does work without
 // a queue or of one that is not there; of two queues, the one that holds less. A queue above others that has none
@@ -49,7 +81,7 @@ func (o *Order) Compare(a, b Turn) int {
 	if c := o.CompareQueues(a.Queue, b.Queue); c != 0 {
 		return c
 	}
-	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+	return a.CompareAge(b)
 }
 
 // CompareQueues is negative when it is the turn of queue a before that of queue b, of

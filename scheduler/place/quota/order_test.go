@@ -264,3 +264,34 @@ func TestWhenUseCounts(t *testing.T) {
 		t.Errorf("at the first look %v is held as of %s", use, at)
 	}
 }
+
+// Where the shortest goes first, work of four hours is passed by what is shorter for two days, and by
+// nothing that comes later than that; work of which nothing is known counts
+// as the longest.
+func TestShortestFirst(t *testing.T) {
+	one := func(id string, came, runs time.Duration) Turn {
+		return Turn{ID: id, Since: noon.Add(came), Later: Later(runs)}
+	}
+	for name, row := range map[string]struct {
+		waits []Turn
+		want  string
+	}{
+		"the shorter one, though it came later":  {[]Turn{one("long", 0, 4*time.Hour), one("short", 44*time.Hour, time.Minute)}, "short long"},
+		"not when it came later than that":       {[]Turn{one("long", 0, 4*time.Hour), one("short", 48*time.Hour, time.Nanosecond)}, "long short"},
+		"of equal length what came first":        {[]Turn{one("second", time.Minute, time.Hour), one("first", 0, time.Hour)}, "first second"},
+		"unknown counts as the longest":          {[]Turn{one("unknown", 0, 0), one("long", time.Minute, LongestRun-time.Hour)}, "long unknown"},
+		"nothing counts as longer than that":     {[]Turn{one("longer", time.Second, 9*LongestRun), one("unknown", 0, 0)}, "unknown longer"},
+		"beside what goes by when it came alone": {[]Turn{one("short", 0, time.Hour), {ID: "plain", Since: noon.Add(23 * time.Hour)}}, "plain short"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q *Quotas
+			slices.SortFunc(row.waits, q.Order(&Ledger{}, nil).Compare)
+			if got := row.waits[0].ID + " " + row.waits[1].ID; got != row.want {
+				t.Errorf("order %s, want %s", got, row.want)
+			}
+		})
+	}
+	if until := one("long", 0, 4*time.Hour).ShorterUntil(); !until.Equal(noon.Add(48*time.Hour)) || !(Turn{Since: noon}).ShorterUntil().IsZero() {
+		t.Errorf("shorter work passes it until %s", until)
+	}
+}
