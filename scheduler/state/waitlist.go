@@ -243,7 +243,7 @@ func (l *waitlist) Turn(key nomad.JobKey, group string, priority int, queue stri
 	}
 	t := turn(key, group, priority, q, since)
 	for _, w := range l.of[key] {
-		if w.Group == group { // what is learned meanwhile moves nobody
+		if w.Group == group { // what is learned meanwhile changes no order
 			t.Later = w.Turn.Later
 			return t
 		}
