@@ -37,7 +37,7 @@ func (n *Node) StartClient(ctx context.Context) error {
 		return err
 	}
 	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), plugins,
-		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), filepath.Join(n.cluster.options.Bin, "e2e", "gpuprobe"), n.deviceConfig(), n.driverConfig())
+		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), filepath.Join(n.cluster.options.Bin, "e2e", "gpuprobe"), filepath.Join(n.cluster.options.Bin, "e2e"), n.deviceConfig(), n.driverConfig())
 	if n.options.Docker {
 		config += dockerClientConfig
 	}

@@ -37,8 +37,8 @@ server {
 `
 
 // clientConfig takes the name, the data and the plugin folder, the HTTP and RPC
-// ports, the servers' RPC addresses, the control group, the program of exec tasks, and the
-// plugins' settings.
+// ports, the servers' RPC addresses, the control group, the program of exec tasks, the folder
+// with such programs, and the plugins' settings.
 const clientConfig = `
 name       = %q
 data_dir   = %q
@@ -71,6 +71,14 @@ client {
   # Tasks of the exec driver see no more of the machine than this.
   chroot_env {
     %q = "/bin/gpuprobe"
+  }
+  # For exec tasks that speak to the gates of MPS.
+  host_volume "nomad-gpu-mps" {
+    path = "/run/nomad-gpu/mps"
+  }
+  host_volume "programs" {
+    path      = %q
+    read_only = true
   }
   options = {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"

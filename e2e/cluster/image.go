@@ -29,11 +29,16 @@ var imageConfig = ispec.ImageConfig{
 }
 
 func imageFiles(bin string) map[string]testimage.File {
-	return map[string]testimage.File{
+	files := map[string]testimage.File{
 		"/bin/gpuprobe": {Source: filepath.Join(bin, "e2e", "gpuprobe"), Mode: 0o755},
 		"/tmp":          {Mode: 0o777},
 		"/etc/passwd":   {Content: []byte("root:x:0:0:root:/:/bin/gpuprobe\nnobody:x:65534:65534:nobody:/:/bin/gpuprobe\n")},
 	}
+	// Releases without MPS v3 have no such program.
+	if client := filepath.Join(bin, "e2e", "mps-client"); exists(client) {
+		files["/bin/mps-client"] = testimage.File{Source: client, Mode: 0o755}
+	}
+	return files
 }
 
 // ImageArchive makes that image from what "make build" made in bin.

@@ -5,6 +5,9 @@
 // that it was given, and prints the answers. The stand-in for NVIDIA's server of MPS v3
 // understands "alloc 512" and "free 512" (MiB), "sms", "guarantee", "where" and "environ"
 // (see nvidia-cuda-mps-control). It says CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, if set.
+//
+//	mps-client           as above
+//	mps-client hostile   tries all ways out of its task's namespace (see hostile.go)
 package main
 
 import (
@@ -21,14 +24,32 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
+	err := errors.New("arguments are not valid")
+	switch {
+	case len(os.Args) == 1:
+		err = run()
+	case os.Args[1] == "hostile":
+		err = hostile()
+	case os.Args[1] == disguise && len(os.Args) == 5:
+		err = disguised(os.Args[2:])
+	}
+	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
 }
 
+// controlSocket is where libcuda looks for a daemon.
+func controlSocket() string {
+	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = "/tmp/nvidia-mps"
+	}
+	return filepath.Join(dir, "control")
+}
+
 func run() error {
-	server, err := connect(filepath.Join(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "control"))
+	server, err := connect(controlSocket())
 	if err != nil {
 		return err
 	}

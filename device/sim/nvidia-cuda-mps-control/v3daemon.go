@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,7 +30,9 @@ import (
 // The page of 620 has routing by control group, and partitions of namespaces; commands for
 // them could not be read there, and are by the rule that flags are keys with dashes. Lines
 // of "behavior" make open points kinder: "live-limits" lets limits change under clients,
-// "partitions-beside-clients" lets partitions be made beside them.
+// "partitions-beside-clients" lets partitions be made beside them. "kill-asker 3 before" has
+// the third command from then on kill the process that asks, before it is carried out; with
+// "after" it is carried out first, and the answer is for nobody.
 
 // daemon3 does one thing at a time, as v2 does.
 type daemon3 struct {
@@ -40,6 +43,9 @@ type daemon3 struct {
 	arrivals        chan arrival3
 	gone            chan *server3
 	left            chan departure
+	// killing is the line of "behavior" that is obeyed, and asked how many commands came since.
+	killing string
+	asked   int
 }
 
 // arrival3 is a connection to a namespace's socket; without a server it came to the
@@ -364,11 +370,20 @@ func (d *daemon3) converse(c connection, peer *unix.Ucred) (quit bool) {
 		}
 		words := strings.Split(strings.TrimRight(string(line), "\x00"), "\x1f")
 		d.log("Cmd:" + strings.Join(words, " "))
+		kill := d.killsAsker()
+		if kill == "before" {
+			killAsker(peer)
+			return false
+		}
 		var answer []string
 		if words[0] == "quit" && peer.Uid == uint32(os.Getuid()) {
 			quit = true
 		} else if answer, err = d.answer3(words, peer); err != nil {
 			answer, code = append(answer, err.Error()), 1
+		}
+		if kill == "after" {
+			killAsker(peer)
+			return quit
 		}
 		for _, line := range answer {
 			d.log(line)
@@ -377,6 +392,37 @@ func (d *daemon3) converse(c connection, peer *unix.Ucred) (quit bool) {
 	}
 	_, _ = c.Write([]byte{uiDone, 0, 0, 0, code, 0, 0, 0})
 	return quit
+}
+
+// killsAsker reports when the process that asks is to be killed, "" for not at all.
+func (d *daemon3) killsAsker() string {
+	line := ""
+	for _, l := range behaviors(d.pipeDir) {
+		if strings.HasPrefix(l, "kill-asker ") {
+			line = l
+		}
+	}
+	if line != d.killing {
+		d.killing, d.asked = line, 0
+	}
+	d.asked++
+	number, when := 0, ""
+	if _, err := fmt.Sscanf(line, "kill-asker %d %s", &number, &when); err != nil || number != d.asked {
+		return ""
+	}
+	return when
+}
+
+// killAsker kills the process that runs the control program, and that too.
+func killAsker(peer *unix.Ucred) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) > 1 {
+		if parent := atoi(fields[1]); parent > 1 {
+			_ = unix.Kill(parent, unix.SIGKILL)
+		}
+	}
+	_ = unix.Kill(int(peer.Pid), unix.SIGKILL)
 }
 
 func (d *daemon3) log(line string) {
