@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
@@ -53,6 +54,7 @@ func startV3(t *testing.T, n *node, branch string) mpsctl.V3 {
 	n.publish(gpuA, func(s *gpu.GPUState) {
 		s.MPS.PipeDir, s.MPS.LogDir, s.MPS.ShmDir = filepath.Join(dir, "pipe"), filepath.Join(dir, "log"), filepath.Join(dir, "shm")
 		s.MPS.Control, s.MPS.ControlDir, s.MPS.Protocol, s.MPS.Multiprocessors = program, own, 3, 132
+		s.MPS.Priorities = true
 	})
 	return c
 }
@@ -176,4 +178,67 @@ func startedPrograms(e *env, n *node) (programs []mpsctl.Client, err error) {
 		}
 	}
 	return programs, nil
+}
+
+// What a task changes of its share, its namespace has at once, as far as the daemon lets it:
+// a guarantee always, a limit while no program of the task is on the GPU. Where it does not,
+// nothing is changed, and the task is told why.
+func TestResizeChangesANamespace(t *testing.T) {
+	withContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(withSelf(t, e))
+		e = n.e
+		c := startV3(t, n, "620")
+		program := goProgram(t, "device/sim/mps-client")
+		config := defaultTaskConfig("sh", "-c", `while [ ! -e /local/go ]; do sleep 0.1; done; sleep 1000 | /local/mps-client > /local/said`)
+		config.GPU.Compute, config.GPU.ComputeLimit, config.GPU.Priority = 500, 800, spec.PriorityBelowNormal
+		cfg := e.task(config, reserve(gpuA, 0, 1))
+		local := cfg.TaskDir().LocalDir
+		must.NoError(t, exec.Command("cp", program, filepath.Join(local, "mps-client")).Run())
+		e.start(cfg)
+		lease := func() gpu.Lease {
+			t.Helper()
+			l, err := n.dir.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+			must.NoError(t, err)
+			return l
+		}
+		has := func(milli int64) {
+			t.Helper()
+			must.NoError(t, c.Confirm(t.Context(), gpu.MPSServer, gpu.MPSNamespace(lease().Container),
+				mpsctl.Limits{MemoryMiB: 2048, Percent: mpsctl.PercentFor(milli, 132), BelowNormal: true}))
+			must.Eq(t, milli, lease().Holdings[0].LimitMilli)
+		}
+		settle := func() { // the share can be changed every few seconds
+			task, err := e.driver.tasks.get(cfg.ID)
+			must.NoError(t, err)
+			task.own.mu.Lock()
+			task.own.last = time.Time{}
+			task.own.mu.Unlock()
+		}
+		has(800)
+		a := e.askSelf(cfg, "resize", "limit=0.6")
+		must.StrContains(t, a.Message, "at most 0.6; it holds from now on")
+		has(600)
+
+		must.NoError(t, os.WriteFile(filepath.Join(local, "go"), nil, 0o644))
+		eventually(t, "its program is on the server", func() bool {
+			text, _ := os.ReadFile(filepath.Join(local, "said"))
+			return strings.HasPrefix(string(text), "connected")
+		})
+		settle()
+		_, problem, code := e.in(cfg, "nomad-gpu-self", "resize", "limit=0.9")
+		must.Eq(t, 1, code)
+		must.StrContains(t, problem, "this driver's MPS changes a task's limits only while none of its programs is on the GPU")
+		has(600)
+		settle()
+		a = e.askSelf(cfg, "resize", "compute=0.3")
+		must.StrContains(t, a.Message, "compute 0.3, at most 0.6; it holds from now on")
+		must.Eq(t, 300, lease().Holdings[0].GuaranteeMilli)
+		has(600)
+
+		// No page says that a daemon of 620 takes it; one that does is believed when it says so.
+		must.NoError(t, os.WriteFile(filepath.Join(c.PipeDir, "behavior"), []byte("live-limits\n"), 0o644))
+		settle()
+		e.askSelf(cfg, "resize", "limit=0.9")
+		has(900)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +20,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
 // A task on a quarter of a GPU that may use four fifths of its multiprocessors, and whose
@@ -40,13 +40,13 @@ const hostileArgs = `args = ["hostile"]`
 
 // v3Tasks are such tasks, by their drivers.
 func v3Tasks() map[string]string {
-	j := jobSpec{devices: slicesOf(19), task: claims, group: noRestartMuch}
+	j := jobSpec{devices: slicesOf(19), task: claims, group: startsAgain}
 	containerd, docker := j, j
 	containerd.id, docker.id = "containerd", "docker"
 	containerd.config = "entrypoint = [\"/bin/mps-client\"]\n" + hostileArgs + "\ngpu {\n compute = 250\n compute_limit = 800\n}\n"
 	docker.config = "entrypoint = [\"/bin/mps-client\"]\n" + hostileArgs + mpsVolumes
 	host := func(driver, command, group, task string) string {
-		h := jobSpec{id: driver, devices: slicesOf(19), task: claims + task, group: noRestartMuch + group, config: fmt.Sprintf("command = %q\n%s\n", command, hostileArgs)}
+		h := jobSpec{id: driver, devices: slicesOf(19), task: claims + task, group: startsAgain + group, config: fmt.Sprintf("command = %q\n%s\n", command, hostileArgs)}
 		text := strings.Replace(h.hcl(), `driver = "containerd"`, fmt.Sprintf("driver = %q", driver), 1)
 		return strings.Replace(text, fmt.Sprintf("image = %q", cluster.Image), "", 1)
 	}
@@ -78,8 +78,8 @@ func v3Tasks() map[string]string {
 	}
 }
 
-// noRestartMuch has a task start again at once, as it must when its daemon is lost.
-const noRestartMuch = `
+// startsAgain has a task start again at once, as it must when its daemon is lost.
+const startsAgain = `
     restart {
       attempts = 1000
       interval = "1h"
@@ -110,25 +110,30 @@ func v3Node(t *testing.T, branch string) (context.Context, *cluster.Cluster) {
 	return ctx, c
 }
 
-// v3Daemon is the daemon of a GPU.
-func v3Daemon(t *testing.T, n *cluster.Node, uuid string) (mpsctl.V3, *gpu.MPSState) {
+// v3Daemon is the daemon of a GPU, once the device plugin has it.
+func v3Daemon(ctx context.Context, t *testing.T, n *cluster.Node, uuid string) gpu.MPSState {
 	t.Helper()
-	dir, err := n.State()
-	if err != nil {
-		t.Fatal(err)
+	for {
+		dir, err := n.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := dir.GPU(uuid)
+		if err == nil && s.MPS != nil && s.MPS.Ready && s.MPS.Protocol == 3 {
+			return *s.MPS
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("GPU %s has no daemon of MPS v3: %+v, %v", uuid, s.MPS, err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	s, err := dir.GPU(uuid)
-	if err != nil || s.MPS == nil || s.MPS.Protocol != 3 {
-		t.Fatalf("GPU %s has no daemon of MPS v3: %+v, %v", uuid, s.MPS, err)
-	}
-	return mpsctl.V3{Control: mpsctl.Control{Program: s.MPS.Control, PipeDir: s.MPS.CommandDir(), Timeout: time.Minute}}, s.MPS
 }
 
 // namespacesOf asks the daemon of a GPU, within the machine, for the namespaces of tasks.
 func namespacesOf(ctx context.Context, t *testing.T, n *cluster.Node, uuid string) []string {
 	t.Helper()
-	v3, _ := v3Daemon(t, n, uuid)
-	out, err := n.Command(ctx, nil, "env", "CUDA_MPS_PIPE_DIRECTORY="+v3.PipeDir, v3.Program, "-p", "3", "namespace", "list", "--server="+gpu.MPSServer, "--format=csv,noheader")
+	s := v3Daemon(ctx, t, n, uuid)
+	out, err := n.Command(ctx, nil, "env", "CUDA_MPS_PIPE_DIRECTORY="+s.CommandDir(), s.Control, "-p", "3", "namespace", "list", "--server="+gpu.MPSServer, "--format=csv,noheader")
 	if err != nil {
 		return nil // the daemon is being replaced
 	}
@@ -245,6 +250,21 @@ func daemonKills() int {
 	return 2
 }
 
+// pluginSteps are commands to a daemon at which the plugin that gives them is killed.
+func pluginSteps() (all []string) {
+	for n := range 6 {
+		all = append(all, fmt.Sprint(n+1, " before"), fmt.Sprint(n+1, " after"))
+	}
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		return all
+	}
+	return []string{all[rand.IntN(len(all))]}
+}
+
+// lateTask comes to a GPU with tasks.
+var lateTask = jobSpec{id: "late", devices: slicesOf(3), group: startsAgain,
+	config: "entrypoint = [\"/bin/mps-client\"]\n" + hostileArgs}.hcl()
+
 // Whatever drivers, images, jobs, templates and programs set, each of four tasks of four
 // drivers has one namespace of its own, with its limits, and whoever is killed, no program of
 // it is ever in another.
@@ -270,21 +290,14 @@ func TestTasksOfFourDriversHaveTheirNamespaces(t *testing.T) {
 			uuid := onlyGPU(t, c, all["containerd"].alloc)
 			waitNamespaces(ctx, t, node, uuid, 4)
 
-			_, was := v3Daemon(t, node, uuid)
+			was := v3Daemon(ctx, t, node, uuid)
 			for round := range daemonKills() {
 				victim := []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}[round%2]
 				killOne(t, node, victim)
-				for {
-					_, now := v3Daemon(t, node, uuid)
-					if now.Generation > was.Generation && now.Ready {
-						was = now
-						break
-					}
-					if ctx.Err() != nil {
-						t.Fatalf("after %d kills the daemon is %+v", round+1, now)
-					}
+				for now := was; now.Generation == was.Generation; now = v3Daemon(ctx, t, node, uuid) {
 					time.Sleep(100 * time.Millisecond)
 				}
+				was = v3Daemon(ctx, t, node, uuid)
 				waitNamespaces(ctx, t, node, uuid, 4)
 			}
 			killOne(t, node, "mps-gate")
@@ -296,12 +309,30 @@ func TestTasksOfFourDriversHaveTheirNamespaces(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			waitNamespaces(ctx, t, node, uuid, 4)
+			// A plugin that is killed while it makes a task's namespace leaves none, and the task starts.
+			for _, step := range pluginSteps() {
+				behavior := node.Path(filepath.Join(was.CommandDir(), "behavior"))
+				if err := os.WriteFile(behavior, []byte("kill-asker "+step+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				h := startHostile(ctx, t, c, "late", lateTask, "6")
+				if by := owners[h.own]; by != "" {
+					t.Errorf("%s: the task is in the namespace of %s", step, by)
+				}
+				if err := os.Remove(behavior); err != nil {
+					t.Fatal(err)
+				}
+				if err := node.WaitNode(ctx, cluster.Ready); err != nil {
+					t.Fatal(err)
+				}
+				waitNamespaces(ctx, t, node, uuid, 5)
+				stop(t, ctx, c, "late")
+				waitNamespaces(ctx, t, node, uuid, 4)
+			}
 			// Each program connects with its server after all of it.
-			for driver, h := range all {
+			for _, h := range all {
 				nomad(t, ctx, c, "alloc", "signal", "-s", "SIGUSR1", h.alloc.ID)
 				h.checkHistory(ctx, t, c, owners)
-				t.Log(driver, owners)
 			}
 
 			// All of it goes with the tasks.

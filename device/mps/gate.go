@@ -173,7 +173,8 @@ type gate struct {
 	log hclog.Logger
 	// daemon is the path of the daemon's own socket.
 	daemon string
-	// placing is how long a program waits for its namespace.
+	// placing is how long a program waits for its namespace: the plugin may be starting again,
+	// and makes those of all tasks one after the other.
 	placing time.Duration
 	// introduction is how long a program may take to introduce itself, and status how
 	// long the daemon waits for the status of a program that it gave to its server.
@@ -182,7 +183,7 @@ type gate struct {
 }
 
 func newGate(log hclog.Logger, daemon string) *gate {
-	return &gate{log: log, daemon: daemon, placing: 10 * time.Second, introduction: 10 * time.Second, status: time.Second, peers: newPeers(time.Now)}
+	return &gate{log: log, daemon: daemon, placing: time.Minute, introduction: 10 * time.Second, status: time.Second, peers: newPeers(time.Now)}
 }
 
 func (g *gate) serve(ctx context.Context, listener *net.UnixListener) error {

@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,10 @@ import (
 // placePoll is how often a gate looks for the namespace of a program that waits for it.
 const placePoll = 20 * time.Millisecond
 
+// maxAsks is how often a gate asks for a program: an answer may have been another's of the
+// same control group, which had ended by then.
+const maxAsks = 2
+
 // socketOf is where the daemon takes a program: under MPS v3 its namespace's socket, whatever
 // the program's environment names. No program comes to the daemon's own socket there, which
 // would give it a server without limits. done is called once it is connected.
@@ -29,8 +34,9 @@ func (g *gate) socketOf(client mpswire.Conn, p peer) (socket string, done func()
 		return g.daemon, func() {}, nil
 	}
 	var namespace string
-	asked := false
-	for limit := time.Now().Add(g.placing); ; time.Sleep(placePoll) {
+	question := ask{int(p.Pid), p.group}
+	for asked, limit := 0, time.Now().Add(g.placing); ; time.Sleep(placePoll) {
+		answered := !question.waits(own) // before the look, which then sees a place that came of it
 		groups, err := cgroup.Of(int(p.Pid))
 		if err != nil {
 			return "", nil, fmt.Errorf("ask whose process %d is: %w", p.Pid, err)
@@ -38,18 +44,19 @@ func (g *gate) socketOf(client mpswire.Conn, p peer) (socket string, done func()
 		if namespace, err = places.Find(groups); err != nil {
 			return "", nil, fmt.Errorf("look for its MPS namespace: %w", err)
 		}
-		if namespace != "" {
-			break
-		}
-		if !asked {
-			asked = true
-			if err := (ask{int(p.Pid), p.group}).write(own); err != nil {
+		switch {
+		case namespace == "" && answered && asked < maxAsks:
+			asked++
+			if err := question.write(own); err != nil {
 				return "", nil, fmt.Errorf("ask for an MPS namespace: %w", err)
 			}
+			continue
+		case namespace == "" && (answered || time.Now().After(limit) || hungUp(client.UnixConn)):
+			return "", nil, errors.New("its control group has no MPS namespace")
+		case namespace == "":
+			continue
 		}
-		if time.Now().After(limit) || hungUp(client.UnixConn) {
-			return "", nil, fmt.Errorf("its control group has no MPS namespace")
-		}
+		break
 	}
 	// The path of a socket is short, the state directory's may be long.
 	dir, err := unix.Open(filepath.Join(own, gpu.MPSServer, namespace), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -20,7 +20,7 @@ import (
 const superviseCommand = "supervise"
 
 // supervise keeps a daemon until it is killed: args are the state directory, the
-// program and the memory of the device.
+// program and the memory of the device, and a control group that is a task's.
 func supervise(args []string) {
 	mib, err := strconv.ParseInt(args[2], 10, 64)
 	if err != nil {
@@ -28,6 +28,9 @@ func supervise(args []string) {
 	}
 	o := benchOptions(args[0], args[1])
 	o.timeout = impatient
+	if len(args) > 3 {
+		o.Tenant = tenantIn(args[3])
+	}
 	s, err := New(o)
 	if err != nil {
 		panic(err)

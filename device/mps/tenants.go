@@ -5,6 +5,7 @@ package mps
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,13 +56,23 @@ func (a ask) write(own string) error {
 	if err != nil {
 		return err
 	}
-	return statedir.WriteFile(filepath.Join(asksDir(own), gpu.MPSTenantNamespace(a.Group)), text, 0o600)
+	return statedir.WriteFile(a.path(own), text, 0o600)
+}
+
+func (a ask) path(own string) string {
+	return filepath.Join(asksDir(own), gpu.MPSTenantNamespace(a.Group))
+}
+
+// waits reports whether the question is there, which a keeper removes when it has answered.
+func (a ask) waits(own string) bool {
+	_, err := os.Lstat(a.path(own))
+	return err == nil
 }
 
 // placeTenants answers the questions of gates.
 func (k *keeper) placeTenants(ctx context.Context) {
 	n, ok := k.speaks.(namespaced)
-	if !ok || k.tenant == nil {
+	if !ok {
 		return
 	}
 	entries, err := os.ReadDir(asksDir(n.dirs.own))
@@ -89,6 +100,9 @@ func (k *keeper) placeTenants(ctx context.Context) {
 }
 
 func (k *keeper) placeTenant(ctx context.Context, n namespaced, a ask) error {
+	if k.tenant == nil {
+		return errors.New("tasks of other drivers are not known")
+	}
 	t, err := k.tenant(k.control.uuid, a.PID, a.Group, k.Status().Multiprocessors)
 	if err != nil {
 		return err

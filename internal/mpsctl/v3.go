@@ -121,29 +121,38 @@ func (c V3) Namespaces(ctx context.Context, server string) ([]string, error) {
 // Open makes a namespace, if it is not there, and gives it its limits. It returns only
 // when the daemon says that it has them.
 func (c V3) Open(ctx context.Context, server, name string, l Limits) error {
-	names, err := c.Namespaces(ctx, server)
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(names, name) {
+	wrong, err := c.differs(ctx, server, name, l)
+	if errors.Is(err, errNoNamespace) {
 		if _, err := c.Do(ctx, "namespace", "create", name, "--server="+server); err != nil {
 			return err
 		}
+		wrong, err = missing(l, "", "", ""), nil
 	}
-	return c.Limit(ctx, server, name, l)
+	if err != nil {
+		return err
+	}
+	return c.set(ctx, server, name, l, wrong)
 }
 
 // Limit gives a namespace other limits. ErrInUse says that it has programs, and that the
 // daemon changes nothing meanwhile.
 func (c V3) Limit(ctx context.Context, server, name string, l Limits) error {
 	wrong, err := c.differs(ctx, server, name, l)
-	if err != nil || len(wrong) == 0 {
+	if err != nil {
 		return err
 	}
-	if _, err := c.Do(ctx, append([]string{"namespace", "set", name, "--server=" + server}, wrong...)...); err != nil {
+	return c.set(ctx, server, name, l, wrong)
+}
+
+// set gives a namespace the options that its limits miss.
+func (c V3) set(ctx context.Context, server, name string, l Limits, options []string) error {
+	if len(options) == 0 {
+		return nil
+	}
+	if _, err := c.Do(ctx, append([]string{"namespace", "set", name, "--server=" + server}, options...)...); err != nil {
 		return err
 	}
-	wrong, err = c.differs(ctx, server, name, l)
+	wrong, err := c.differs(ctx, server, name, l)
 	if err == nil && len(wrong) > 0 {
 		err = fmt.Errorf("namespace %s of MPS server %s: the daemon took its limits and has others (%s)", name, server, strings.Join(wrong, " "))
 	}
@@ -159,28 +168,39 @@ func (c V3) Confirm(ctx context.Context, server, name string, l Limits) error {
 	return err
 }
 
-// differs are the options that would give a namespace its missing limits.
+var errNoNamespace = errors.New("the MPS server has no such namespace")
+
+// differs are the options that would give a namespace its missing limits. The list has them
+// as columns: name, server, its state, memory, percentage, priority, directory.
 func (c V3) differs(ctx context.Context, server, name string, l Limits) (options []string, err error) {
-	ask := func(field string) string {
-		answer, problem := c.Do(ctx, "namespace", "get", name, server, field)
-		err = errors.Join(err, problem)
-		return FirstLine(answer)
+	rows, err := c.rows(ctx, 7, "namespace", "list", "--server="+server)
+	if err != nil {
+		return nil, err
 	}
-	if memory := ask("pinned-memory-limit"); l.MemoryMiB > 0 && !SameMemory(memory, l.MemoryMiB) {
+	for _, row := range rows {
+		if row[0] == name {
+			return missing(l, row[3], row[4], row[5]), nil
+		}
+	}
+	return nil, fmt.Errorf("namespace %s of MPS server %s: %w", name, server, errNoNamespace)
+}
+
+func missing(l Limits, memory, percentage, priority string) (options []string) {
+	if l.MemoryMiB > 0 && !SameMemory(memory, l.MemoryMiB) {
 		options = append(options, fmt.Sprintf("--pinned-memory-limit=%dM", l.MemoryMiB))
 	}
-	percent, problem := strconv.ParseFloat(strings.TrimSuffix(ask("active-thread-percentage"), "%"), 64)
-	if l.Percent > 0 && (problem != nil || int(percent+0.5) != l.Percent) {
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(percentage, "%"), 64)
+	if l.Percent > 0 && (err != nil || int(percent+0.5) != l.Percent) {
 		options = append(options, fmt.Sprintf("--active-thread-percentage=%d", l.Percent))
 	}
 	want := "0"
 	if l.BelowNormal {
 		want = "1"
 	}
-	if priority := ask("client-priority"); priority != want && (l.BelowNormal || priority == "1") {
+	if priority != want && (l.BelowNormal || priority == "1") {
 		options = append(options, "--client-priority="+want)
 	}
-	return options, err
+	return options
 }
 
 // Close removes a namespace; one that is not there is removed already. ErrInUse says that
