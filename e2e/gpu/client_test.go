@@ -32,9 +32,10 @@ func daemon(t *testing.T, uuid string) mps.Status {
 // supervisedDaemon is a daemon with what changes its limits and asks it.
 type supervisedDaemon struct {
 	*mps.Supervisor
-	status  mps.Status
-	control mpsctl.Control
-	changed chan struct{}
+	protocol mps.Protocol
+	status   mps.Status
+	control  mpsctl.Control
+	changed  chan struct{}
 	// dir has all that belongs to the daemon and its gate, logs too.
 	dir string
 	// read is how much of each log was told.
@@ -67,11 +68,17 @@ func endLeftovers() error {
 	return nil
 }
 
-func spec(uuid string, mib int64) mps.Spec {
-	return mps.Spec{UUID: uuid, MemoryMiB: mib, Percent: 100, MaxClients: 48}
+// spec is of protocol 2 where nothing else is said: under 3 programs of no task are refused.
+func spec(uuid string, mib int64, protocol mps.Protocol) mps.Spec {
+	return mps.Spec{UUID: uuid, MemoryMiB: mib, Percent: 100, MaxClients: 48, Protocol: protocol, ProtocolReason: "the test says so"}
 }
 
 func supervised(t *testing.T, uuid string) *supervisedDaemon {
+	t.Helper()
+	return supervisedWith(t, uuid, mps.ProtocolV2)
+}
+
+func supervisedWith(t *testing.T, uuid string, protocol mps.Protocol) *supervisedDaemon {
 	t.Helper()
 	if os.Getuid() != 0 {
 		unavailable(t, "MPS with a /dev/shm of its own needs root")
@@ -103,7 +110,7 @@ func supervised(t *testing.T, uuid string) *supervisedDaemon {
 		s.Want(nil)
 		s.Close()
 	})
-	d := &supervisedDaemon{Supervisor: s, changed: changed, dir: dir, read: map[string]int{}}
+	d := &supervisedDaemon{Supervisor: s, protocol: protocol, changed: changed, dir: dir, read: map[string]int{}}
 	d.limit(t, uuid, 8192)
 	d.control = mpsctl.Control{Program: program, PipeDir: d.status.ControlDir, Timeout: 10 * time.Second}
 	return d
@@ -112,7 +119,7 @@ func supervised(t *testing.T, uuid string) *supervisedDaemon {
 // limit sets what any client may have, and returns when the daemon has confirmed it.
 func (d *supervisedDaemon) limit(t *testing.T, uuid string, mib int64) {
 	t.Helper()
-	d.Want([]mps.Spec{spec(uuid, mib)})
+	d.Want([]mps.Spec{spec(uuid, mib, d.protocol)})
 	limit := time.After(time.Minute)
 	for {
 		if d.status = d.Status(uuid); d.status.Ready {

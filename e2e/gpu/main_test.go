@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// bundle runs every test, in the order of the phases: reading first, then limits, users,
+// bundle runs every test, in the order of the phases: what MPS v3 leaves open first, then reading, limits, users,
 // partitions, ends, faults, and checkpoints last. Nothing is skipped silently.
 func bundle(m *testing.M) int {
 	flag.Parse()

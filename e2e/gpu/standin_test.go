@@ -15,7 +15,7 @@ import (
 // control program, and on a simulated machine: what it measures there says nothing,
 // but its programs, their answers and their ends are real.
 func TestOnTheStandIn(t *testing.T) {
-	control, err := filepath.Abs("../../bin/e2e/nvidia-cuda-mps-control")
+	control, err := filepath.Abs("../../bin/e2e/620/nvidia-cuda-mps-control")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +53,11 @@ func TestOnTheStandIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for run, wants := range map[string][]string{
-		"TestMemoryLimit":            {"--- PASS: TestMemoryLimit"},
-		"TestPercentages":            {"under MPS with 1 %:", "--- PASS: TestPercentages"},
-		"TestTheLeastLimit":          {"with a limit of 256 MiB: holds 256"},
-		"TestTheClientBeyondTheLast": {"a server takes 64 clients and more"},
+		"TestWhatThePagesOfMPSv3LeaveOpen": {"sm-partition list --format=csv,noheader: \"one,", "the program is process ", "protocol 3 (the control program has protocol 3), 132 multiprocessors", "--- PASS: TestWhatThePagesOfMPSv3LeaveOpen"},
+		"TestMemoryLimit":                  {"--- PASS: TestMemoryLimit"},
+		"TestPercentages":                  {"under MPS with 1 %:", "--- PASS: TestPercentages"},
+		"TestTheLeastLimit":                {"with a limit of 256 MiB: holds 256"},
+		"TestTheClientBeyondTheLast":       {"a server takes 64 clients and more"},
 		"TestTheEndOfAClientInAKernel/(SIGKILL|.*two_processes|SIGSEGV)": {"the culprit: signal: killed", "its neighbor in a kernel: rate ", "a client that comes afterwards says"},
 		"TestTheFaultOfAClient/an_illegal":                               {"CUDA_ERROR_ILLEGAL_ADDRESS", "its neighbor in a kernel: rate "},
 		"TestTheControlProgram":                                          {"start_server: ", "lspart: "},
