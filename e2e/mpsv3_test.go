@@ -261,9 +261,11 @@ func pluginSteps() (all []string) {
 	return []string{all[rand.IntN(len(all))]}
 }
 
-// lateTask comes to a GPU with tasks.
-var lateTask = jobSpec{id: "late", devices: slicesOf(3), group: startsAgain,
-	config: "entrypoint = [\"/bin/mps-client\"]\n" + hostileArgs}.hcl()
+// lateTask comes to a GPU with tasks. Nomad fails an allocation for good while the device
+// plugin starts again, and makes another.
+var lateTask = strings.Replace(jobSpec{id: "late", devices: slicesOf(3), group: startsAgain,
+	config: "entrypoint = [\"/bin/mps-client\"]\n" + hostileArgs}.hcl(),
+	"attempts  = 0\n      unlimited = false", "delay = \"5s\"\n delay_function = \"constant\"\n unlimited = true", 1)
 
 // Whatever drivers, images, jobs, templates and programs set, each of four tasks of four
 // drivers has one namespace of its own, with its limits, and whoever is killed, no program of

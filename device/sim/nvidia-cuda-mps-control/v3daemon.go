@@ -32,7 +32,7 @@ import (
 // of "behavior" make open points kinder: "live-limits" lets limits change under clients,
 // "partitions-beside-clients" lets partitions be made beside them. "kill-asker 3 before" has
 // the third command from then on kill the process that asks, before it is carried out; with
-// "after" it is carried out first, and the answer is for nobody.
+// "after" it is carried out first.
 
 // daemon3 does one thing at a time, as v2 does.
 type daemon3 struct {
