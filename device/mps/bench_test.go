@@ -77,9 +77,12 @@ func runTests(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build stand-in: %v\n%s", err, out)
 		return 1
 	}
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "bin", "mps-client"), "../sim/mps-client").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build client: %v\n%s", err, out)
-		return 1
+	// Gates are processes of their own: this test's binary, built with -race, starts slowly.
+	for name, source := range map[string]string{"mps-client": "../sim/mps-client", "mps-gate": "../../e2e/mpsgate"} {
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "bin", name), source).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
+			return 1
+		}
 	}
 	for _, v := range slices.Concat(variants, third, []variant{partitioner}) {
 		if err := os.MkdirAll(filepath.Join(dir, v.branch), 0o755); err != nil {
@@ -228,8 +231,12 @@ const (
 )
 
 func benchOptions(dir, program string) Options {
+	self, err := exec.LookPath("mps-gate")
+	if err != nil {
+		self = "/proc/self/exe"
+	}
 	return Options{
-		Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: "/proc/self/exe", MultiUser: true, ShmMiB: 16,
+		Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: self, MultiUser: true, ShmMiB: 16,
 		Changed:   func() {},
 		intervals: intervals{alive: 20 * time.Millisecond, answer: 100 * time.Millisecond, retry: 20 * time.Millisecond, maxRetry: 100 * time.Millisecond, maxFailures: 2},
 		timeout:   patient,

@@ -67,6 +67,7 @@ func TestProcessesAreToldApart(t *testing.T) {
 
 // What a process is for a daemon is told by its directories and its arguments.
 func TestRolesOfProcesses(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	d := dirsIn(dir, device)
 	c := control{Control: mpsctl.Control{Program: "/opt/nvidia-cuda-mps-control", PipeDir: d.own}, dirs: d}

@@ -78,6 +78,9 @@ func (n *Node) PowerOn(ctx context.Context) (err error) {
 	return n.StartClient(ctx)
 }
 
+// Configure changes the options with which the node's client starts from now on.
+func (n *Node) Configure(change func(*NodeOptions)) { change(&n.options) }
+
 // AllHealthy reports whether the node offers GPUs and all of them are healthy.
 func AllHealthy(node *api.Node) bool {
 	if node.NodeResources == nil || len(node.NodeResources.Devices) == 0 {

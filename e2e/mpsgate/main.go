@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command mpsgate is the gate that the device plugin puts before an MPS control
-// daemon, on its own: the task driver's tests run it, and do not build the plugin.
+// Command mpsgate is the gate that the device plugin puts before an MPS control daemon, and
+// what starts daemons, on their own: tests run it, and do not build the plugin.
 package main
 
 import (
@@ -12,6 +12,18 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, mps.RunGate(os.Args[1:]))
-	os.Exit(1)
+	args := append(os.Args[1:], "")
+	var err error
+	switch args[0] {
+	case mps.ExecCommand:
+		err = mps.Exec(os.Args[2:], os.Environ())
+	case mps.GateCommand:
+		err = mps.RunGate(os.Args[2:])
+	default:
+		err = mps.RunGate(os.Args[1:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // installation is a folder of programs that can be replaced one by one, as an operator
@@ -100,6 +101,92 @@ func orders() [][]string {
 	return [][]string{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}}
 }
 
+// start installs the former programs on a machine whose MPS is a branch's.
+func (i *installation) start(ctx context.Context, t *testing.T, branch string) *cluster.Cluster {
+	t.Helper()
+	for _, name := range []string{deviceProgram, driverProgram, serviceProgram} {
+		i.put(t, i.former, name)
+	}
+	i.linkTools(t)
+	c, err := cluster.Start(ctx, cluster.Options{Bin: i.dir, Progress: t.Logf, Nodes: []cluster.NodeOptions{
+		{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: "mode = \"slice\"\nslice_memory = \"1GiB\"", MPSBranch: branch}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	i.cluster = c
+	i.serve(ctx, t)
+	return c
+}
+
+// TestUpgradeOfMPS replaces plugins that know no MPS v3 on a machine whose driver has it, and
+// back: a GPU with a task keeps its daemon, one without gets that of the release.
+func TestUpgradeOfMPS(t *testing.T) {
+	former := os.Getenv("NOMAD_GPU_FORMER")
+	if former == "" {
+		t.Skip("make test-upgrade builds the programs of a former release")
+	}
+	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	c := i.start(ctx, t, "620")
+	node := c.Nodes[0]
+	// until waits for the daemon's protocol, which a former release does not tell.
+	until := func(protocol int) gpu.MPSState {
+		t.Helper()
+		for {
+			dir, err := node.State()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, err := dir.GPUs()
+			if err == nil && len(all) == 1 && all[0].MPS != nil && all[0].MPS.Ready && max(all[0].MPS.Protocol, 2) == protocol {
+				return *all[0].MPS
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("the GPU is %+v, %v, and its protocol not %d", all, err, protocol)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	before := until(2)
+	admitted(ctx, t, i.replica, job{id: "lasting", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
+	alloc := runs(ctx, t, c.API, "lasting", 1)[0].ID
+	for _, name := range []string{deviceProgram, driverProgram} {
+		i.replace(ctx, t, i.present, name)
+	}
+	if now := until(2); now.Generation != before.Generation {
+		t.Errorf("the daemon of a GPU with a task was %+v and is %+v", before, now)
+	}
+	if live := runs(ctx, t, c.API, "lasting", 1); live[0].ID != alloc {
+		t.Errorf("alloc %s became %s", alloc, live[0].ID)
+	}
+	if err := c.Stop(ctx, "lasting"); err != nil {
+		t.Fatal(err)
+	}
+	until(3)
+	admitted(ctx, t, i.replica, job{id: "third", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
+	runs(ctx, t, c.API, "third", 1)
+	if err := c.Stop(ctx, "third"); err != nil {
+		t.Fatal(err)
+	}
+	// No former release can speak to a daemon of v3.
+	node.Configure(func(o *cluster.NodeOptions) { o.MPS = `protocol = "2"` })
+	i.replace(ctx, t, i.present, deviceProgram)
+	until(2)
+	node.Configure(func(o *cluster.NodeOptions) { o.MPS = "" })
+	for _, name := range []string{driverProgram, deviceProgram} {
+		i.replace(ctx, t, i.former, name)
+	}
+	until(2)
+	admitted(ctx, t, i.replica, job{id: "back", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
+	runs(ctx, t, c.API, "back", 1)
+}
+
 // TestUpgrade replaces the programs of a former release by the present ones, and back,
 // in every order, while tasks run. NOMAD_GPU_FORMER is the folder of the former programs;
 // make test-upgrade builds them.
@@ -109,24 +196,9 @@ func TestUpgrade(t *testing.T) {
 		t.Skip("make test-upgrade builds the programs of a former release")
 	}
 	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
-	for _, name := range []string{deviceProgram, driverProgram, serviceProgram} {
-		i.put(t, former, name)
-	}
-	i.linkTools(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
 	defer cancel()
-	c, err := cluster.Start(ctx, cluster.Options{Bin: i.dir, Progress: t.Logf, Nodes: []cluster.NodeOptions{
-		{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: "mode = \"slice\"\nslice_memory = \"1GiB\""}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	i.cluster = c
-	i.serve(ctx, t)
+	c := i.start(ctx, t, "")
 	admitted(ctx, t, i.replica, job{id: "lasting", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	alloc := runs(ctx, t, c.API, "lasting", 1)[0].ID
 	processes := pids(t, c)
