@@ -278,6 +278,29 @@ func TestPageWithManyNodes(t *testing.T) {
 	}
 }
 
+// A GPU counts once, whether its node shows it, its parts or both, and parts have their vendor's name.
+func TestPageCountsDividedGPUsOnce(t *testing.T) {
+	part := func(uuid, vendor, profile string) view.GPU {
+		return view.GPU{UUID: uuid, ParentUUID: "GPU-" + vendor + "-0123456789", Vendor: vendor, Type: "X", Group: vendor + "/mig/" + profile, Mode: "mig", Profile: profile, MemoryMiB: 10240, Instances: []view.Instance{{ID: uuid, Healthy: true}}, Healthy: true}
+	}
+	whole := view.GPU{UUID: "GPU-w", Vendor: "nvidia", Type: "X", Group: "nvidia/gpu/X", Mode: "whole", MemoryMiB: 81920, Instances: []view.Instance{{ID: "GPU-w", Healthy: true}}, Healthy: true}
+	ctx := browser(t, 1440, 900)
+	open(t, ctx, serve(t, &scene{c: &view.Cluster{At: viewtest.Now, Synced: viewtest.Now, Leader: "a", Nodes: []view.Node{{ID: "n", Name: "n", Status: "ready", Eligible: true,
+		GPUs: []view.GPU{part("a", "nvidia", "1g.10gb"), part("b", "nvidia", "1g.10gb"), part("c", "amd", "cpx"), whole}}}}}), "light")
+	if big := ask[string](t, ctx, `document.querySelector("#overview .big").innerText`); !strings.HasPrefix(big, "3") {
+		t.Errorf("%q GPUs are counted, not 3", big)
+	}
+	text := strings.ReplaceAll(ask[string](t, ctx, `document.body.textContent`), "\u00a0", " ")
+	for _, want := range []string{"MIG 1g.10gb", "of GPU-nvidia-0", "partition cpx", "of GPU-amd-0123"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if strings.Contains(text, "MIG cpx") {
+		t.Error("another vendor's partition is called MIG")
+	}
+}
+
 // TestPageLives follows a change, a loss and a return of the service's view,
 // and keeps what the reader has opened.
 func TestPageLives(t *testing.T) {

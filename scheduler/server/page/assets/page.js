@@ -35,7 +35,7 @@ function nodeTrouble(n) {
   return null;
 }
 function gpuName(g) {
-  if (g.profile) return "MIG " + g.profile;
+  if (g.profile) return (g.vendor === "nvidia" ? "MIG " : "partition ") + g.profile;
   const parts = g.group.split("/");
   return g.type + (g.mode === "slice" || g.mode === "shared" ? " /" + parts[parts.length - 1] : "");
 }
@@ -156,11 +156,12 @@ function details(key, byDefault, build) {
   return d;
 }
 
-function gpuItem(g, now, few, holds) {
+function gpuItem(g, now, few, holds, listed) {
   const runs = withReservations(g, holds);
   const item = el("li.gpu" + (g.parent_uuid ? ".part" : ""));
   const kind = isParent(g) ? "divided into MIG instances" : [g.mode, g.sharing].filter(Boolean).join(" · ");
   const name = el("span.gname", gpuName(g), few ? el("span", " " + kind) : "");
+  if (g.parent_uuid && !listed) name.append(el("span", ` of ${g.parent_uuid.slice(0, 12)}`));
   const trouble = gpuTrouble(g);
   if (trouble) name.append(" ", few ? el("span.tag." + trouble[0], trouble[1]) : el("b.sign." + trouble[0], trouble[1][0], el("span.unseen", trouble[1].slice(1))));
   const summary = el("summary", name, figures(g, few));
@@ -193,7 +194,8 @@ function nodeCard(n, now, few, holds) {
   if (few) facts.unshift(n.datacenter, n.pool === "default" ? "" : "pool " + n.pool);
   head.append(el("span.facts", facts.filter(Boolean).join(" · ")));
   const list = el("ul.gpus");
-  for (const g of inOrder(n.gpus)) list.append(gpuItem(g, now, few, holds.get(g.uuid) || []));
+  const uuids = new Set(n.gpus.map((g) => g.uuid));
+  for (const g of inOrder(n.gpus)) list.append(gpuItem(g, now, few, holds.get(g.uuid) || [], uuids.has(g.parent_uuid)));
   if (!n.gpus.length) list.append(el("li.gpu", el("p.inside.note", "No GPUs.")));
   card.append(head);
   if (!few && n.gpus.length) card.append(attrs(el("p.columns", el("span", "compute"), el("span", "memory")), { "aria-hidden": "true" }));
@@ -254,10 +256,10 @@ function totals(data) {
   const kept = new Set((data.holds || []).filter((h) => !h.claimed_by).flatMap((h) => h.gpus || []));
   for (const n of data.nodes) {
     const parents = new Set(n.gpus.map((g) => g.parent_uuid).filter(Boolean));
+    t.gpus += new Set(n.gpus.map((g) => g.parent_uuid || g.uuid)).size; // a divided GPU may show its instances alone
     const siblings = (g) => n.gpus.filter((o) => o.parent_uuid === g.parent_uuid).length;
     for (const g of n.gpus) {
       const divided = parents.has(g.uuid), weight = divided ? 0 : g.parent_uuid ? 1 / siblings(g) : 1;
-      if (!g.parent_uuid) t.gpus++;
       if (!g.healthy) t.bad++;
       if (!divided && !g.parent_uuid && g.healthy && !g.cordoned && !nodeTrouble(n) && !g.holders.length && !kept.has(g.uuid)) t.free++;
       for (const h of g.holders) t.tasks.add(h.alloc_id + h.task);
