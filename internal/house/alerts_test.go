@@ -135,8 +135,9 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	}
 }
 
-// Prometheus's own tool reads the rules, and tries when each fires.
-func TestAlertsFire(t *testing.T) {
+// promtool is Prometheus's own tool; without it the test is skipped.
+func promtool(t *testing.T) string {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		promtool, err = filepath.Abs(filepath.Join(root, "bin/e2e/prometheus/usr/bin/promtool"))
@@ -144,6 +145,12 @@ func TestAlertsFire(t *testing.T) {
 			t.Skip("promtool is neither on PATH nor in bin/e2e (e2e/prepare tests unpacks Debian's)")
 		}
 	}
+	return promtool
+}
+
+// Prometheus's own tool reads the rules, and tries when each fires.
+func TestAlertsFire(t *testing.T) {
+	promtool := promtool(t)
 	for _, arguments := range [][]string{{"check", "rules", "../../../docs/alerts/nodes.rules.yml", "../../../docs/alerts/service.rules.yml"}, {"test", "rules", "alerts.yml"}} {
 		command := exec.Command(promtool, arguments...)
 		command.Dir = "testdata"

@@ -114,6 +114,12 @@ func (p picture) nodes(out chan<- prometheus.Metric) {
 	told := map[[2]string]bool{}
 	state, idle := map[bool]float64{}, 0.0
 	kinds, held := map[kind]*sums{}, map[string][2]float64{}
+	reserved := map[string]bool{}
+	for i := range p.c.Holds {
+		if h := &p.c.Holds[i]; h.ClaimedBy == "" {
+			reserved[h.NodeID] = true
+		}
+	}
 	for _, ready := range []bool{true, false} {
 		for i := range p.c.Nodes {
 			n := &p.c.Nodes[i]
@@ -123,7 +129,7 @@ func (p picture) nodes(out chan<- prometheus.Metric) {
 			if at := [2]string{n.Name}; !told[at] {
 				told[at] = true
 				state[ready]++
-				if ready && !slices.ContainsFunc(n.GPUs, func(g view.GPU) bool { return !g.Idle() }) {
+				if ready && !reserved[n.ID] && !slices.ContainsFunc(n.GPUs, func(g view.GPU) bool { return !g.Idle() }) {
 					idle++
 				}
 				if p.details[nodesDetail] {

@@ -132,3 +132,14 @@ func TestDocumented(t *testing.T) {
 		}
 	}
 }
+
+// A node with an open reservation is not empty: an autoscaler would take it from whoever holds it.
+func TestAReservedNodeIsNotIdle(t *testing.T) {
+	node := func(id string) view.Node {
+		return view.Node{ID: id, Name: id, Status: "ready", Eligible: true, GPUs: []view.GPU{{UUID: "GPU-" + id, Type: "T4", Healthy: true, Instances: []view.Instance{{ID: id, Healthy: true}}}}}
+	}
+	c := &view.Cluster{Nodes: []view.Node{node("a"), node("b"), node("c")}, Holds: []view.Hold{{NodeID: "a"}, {NodeID: "b", ClaimedBy: "default/x"}}}
+	if got := scrapeOf(t, c, nil, Path); !strings.Contains(got, "\nnomad_gpu_nodes_idle 2\n") {
+		t.Errorf("of three empty nodes, one of them reserved, so many are idle:\n%s", got)
+	}
+}

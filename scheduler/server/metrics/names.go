@@ -60,7 +60,7 @@ var (
 	batchQueueJobs = define("batch_queue_jobs", "Jobs in Nomad's batch queue of a node pool with GPUs.", "node_pool", "type")
 
 	nodes     = define("nodes", "Nodes with GPUs; state is ready, where Nomad starts new work, or not_ready.", "state")
-	nodesIdle = define("nodes_idle", "Ready ones of them on whose GPUs no task runs.")
+	nodesIdle = define("nodes_idle", "Ready ones of them on whose GPUs no task runs and nothing is reserved.")
 
 	devices         = define("devices", "GPUs and MIG instances of a type.", kindLabels...)
 	devicesHealthy  = define("devices_healthy", "Those of them that may be used.", kindLabels...)
