@@ -182,19 +182,17 @@ func TestStopsAndSignals(t *testing.T) {
 	must.NoError(t, d.StopTask(cfg.ID, time.Hour, "SIGKILL"))
 	must.True(t, one.exited())
 	must.True(t, one.killed.Load())
-	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	_, err = d.tasks.get(cfg.ID)
 	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
 }
 
-// A destroyed task is killed first, and only by force; nothing of it stays.
+// A destroyed task is killed first; nothing of it stays.
 func TestDestroyedTasks(t *testing.T) {
 	d, env, fake, cfg := besideFake(t)
 	must.NoError(t, d.RecoverTask(handleOf(cfg)))
 	one, err := d.tasks.get(cfg.ID)
 	must.NoError(t, err)
-	must.ErrorContains(t, d.DestroyTask(cfg.ID, false), `task "task" still runs; destroying it needs force`)
-	must.Eq(t, []string{"box"}, fake.holds())
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	must.True(t, one.exited())
 	must.True(t, one.killed.Load())
@@ -202,7 +200,7 @@ func TestDestroyedTasks(t *testing.T) {
 	lease, err := env.state.Lease(boxLease)
 	must.NoError(t, err)
 	must.False(t, lease.Live())
-	must.ErrorIs(t, d.DestroyTask(cfg.ID, false), drivers.ErrTaskNotFound)
+	must.ErrorIs(t, d.DestroyTask(cfg.ID, true), drivers.ErrTaskNotFound)
 
 	// A task whose container is not known is ended with its lease.
 	d, env, fake, cfg = besideFake(t)

@@ -67,7 +67,6 @@ func calls(d *Driver, id string) map[string]func() error {
 		"signal":  func() error { return d.SignalTask(id, "SIGINT") },
 		"exec":    func() error { _, err := d.ExecTask(id, []string{"true"}, time.Second); return err },
 		"stream":  func() error { _, err := d.ExecTaskStreaming(ctx, id, &drivers.ExecOptions{}); return err },
-		"destroy": func() error { return d.DestroyTask(id, false) },
 	}
 }
 

@@ -60,7 +60,7 @@ func TestChangedBridgeSubnet(t *testing.T) {
 		overlapping := e.with(func(c *config.Config) { c.BridgeSubnet = "172.26.250.128/25" })
 		_, _, err = listen(overlapping)
 		must.ErrorContains(t, err, "overlaps 172.26.250.0/24, where tasks still run")
-		must.NoError(t, e.driver.DestroyTask(old.ID, true))
+		e.end(old)
 		_, ip, err := listen(overlapping)
 		must.NoError(t, err)
 		answers(ip, "172.26.250.128/25")

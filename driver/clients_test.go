@@ -60,11 +60,11 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		}
 
 		// One node goes; the other's task ends as if it had been alone.
-		must.NoError(t, one.harness.DestroyTask(mine.ID, true))
+		one.end(mine)
 		one.driver.Shutdown()
 		must.NoError(t, other.harness.SignalTask(theirs.ID, "SIGUSR1"))
 		must.Eq(t, 42, other.wait(theirs.ID).ExitCode)
-		must.NoError(t, other.harness.DestroyTask(theirs.ID, false))
+		must.NoError(t, other.harness.DestroyTask(theirs.ID, true))
 		must.Eq(t, nil, other.leftovers())
 	})
 }

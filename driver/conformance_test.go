@@ -83,7 +83,7 @@ func TestConformance_Start_StoppedContainer(t *testing.T) {
 		e.start(cfg)
 		must.Eq(t, 0, e.wait(cfg.ID).ExitCode)
 		// Nomad restarts in place: a new invocation of the same task.
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		again := cfg.Copy()
 		again.ID = cfg.AllocID + "/web/" + uuid.Short()
 		e.start(again)
@@ -255,7 +255,7 @@ func TestConformance_MissingContainer_Cleanup(t *testing.T) {
 		must.NoError(t, watched.container.End(context.Background()))
 		must.NoError(t, watched.container.Remove(context.Background()))
 		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		must.ErrorIs(t, e.driver.DestroyTask(cfg.ID, true), drivers.ErrTaskNotFound)
 		must.Eq(t, nil, e.leftovers())
 	})

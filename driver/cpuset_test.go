@@ -145,7 +145,7 @@ func TestReservedCoresAreExclusive(t *testing.T) {
 
 		// A driver that was away while cores changed hands catches up. Nomad gives a task's
 		// cores to others once it has ended, and on v2 the kernel sees to that.
-		must.NoError(t, e.driver.DestroyTask(owner.ID, true))
+		e.end(owner)
 		e.driver.Shutdown()
 		must.NoError(t, nomad.partition.Release(coreSet(1)))
 		must.NoError(t, nomad.partition.Reserve(coreSet(0)))
@@ -156,7 +156,7 @@ func TestReservedCoresAreExclusive(t *testing.T) {
 		must.NoError(t, nomad.partition.Release(coreSet(0)))
 		eventually(t, "what was reserved is shared again", func() bool { return e.cores(plain) == "0-1" })
 		for _, cfg := range []*drivers.TaskConfig{plain, chosen, late} {
-			must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
+			e.end(cfg)
 		}
 	})
 }

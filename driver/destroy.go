@@ -5,7 +5,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -14,22 +13,17 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 )
 
-// DestroyTask removes the rest of a task. With force it ends the task first, and finds
-// its container by label when this process does not know it.
+// DestroyTask removes the rest of a task. It ends the task first, as Nomad has it where a stop
+// failed, and finds its container by label when this process does not know it. Nomad always
+// forces.
 //
 // Nomad asks once, and then gives the task's GPU to another, whatever the answer. So
 // what cannot be removed now is killed all the same, keeps its lease, and is removed
 // later, by this process or the next.
-func (d *Driver) DestroyTask(taskID string, force bool) error {
+func (d *Driver) DestroyTask(taskID string, _ bool) error {
 	t, err := d.tasks.get(taskID)
 	if err != nil {
-		if !force {
-			return err
-		}
 		return d.destroyUnknown(taskID)
-	}
-	if !t.exited() && !force {
-		return fmt.Errorf("task %q still runs; destroying it needs force", taskID)
 	}
 	if !t.exited() {
 		err = d.kill(t)

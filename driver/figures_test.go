@@ -135,7 +135,7 @@ func TestFiguresStartStop(t *testing.T) {
 				must.NoError(t, err)
 				began = time.Now()
 				must.NoError(t, e.driver.StopTask(cfg.ID, time.Minute, "SIGKILL"))
-				must.NoError(t, e.driver.DestroyTask(cfg.ID, false))
+				must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
 				driverStop = append(driverStop, time.Since(began))
 			}
 			plain := func() {
@@ -233,7 +233,7 @@ func TestFiguresAtOnce(t *testing.T) {
 			wg.Wait()
 			driver := time.Since(began)
 			for _, cfg := range tasks {
-				must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
+				e.end(cfg)
 			}
 			began = time.Now()
 			stops := make([]func(), count)

@@ -304,7 +304,7 @@ func TestGPUGuaranteesAreHeld(t *testing.T) {
 		_, _, err := e.harness.StartTask(second)
 		must.ErrorContains(t, err, "0.6 of it is promised to other tasks; ask for at most 0.4 (compute = 400 in a gpu block). Nomad counts slices, not compute: it tries this GPU again")
 		must.True(t, structs.IsRecoverable(err))
-		must.NoError(t, e.harness.DestroyTask(first.ID, true))
+		e.end(first)
 		e.start(second)
 	})
 }

@@ -308,6 +308,14 @@ func (e *env) run(config spec.Config, change ...func(*drivers.TaskConfig)) (stri
 	return string(text), result
 }
 
+// end ends a task as Nomad does: it is destroyed when it has ended.
+func (e *env) end(cfg *drivers.TaskConfig) {
+	e.t.Helper()
+	must.NoError(e.t, e.driver.StopTask(cfg.ID, time.Second, "SIGKILL"))
+	e.wait(cfg.ID)
+	must.NoError(e.t, e.driver.DestroyTask(cfg.ID, true))
+}
+
 // logs reads a task's log once its writer has ended.
 func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 	e.t.Helper()

@@ -109,7 +109,7 @@ func TestHostileImages(t *testing.T) {
 			} else {
 				must.NoError(t, err, must.Sprint(image.name))
 				must.Eq(t, 0, e.wait(cfg.ID).ExitCode, must.Sprint(image.name))
-				must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+				must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 			}
 			entries, err := os.ReadDir(host)
 			must.NoError(t, err)

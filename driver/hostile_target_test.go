@@ -246,7 +246,7 @@ func TestStageLeavesTheHostsMountsAlone(t *testing.T) {
 				must.Eq(t, 0, e.wait(cfg.ID).ExitCode, must.Sprintf("%s: a mount of the host did not arrive", propagation))
 				must.NoError(t, unix.Unmount(newMount, unix.MNT_DETACH))
 			}
-			must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+			e.end(cfg)
 			_, err = os.Stat(filepath.Join(volume, "disk", "file"))
 			must.NoError(t, err, must.Sprintf("%s: the host lost a mount", propagation))
 		}

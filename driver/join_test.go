@@ -89,7 +89,7 @@ func TestNamespacesThatCannotBeShared(t *testing.T) {
 		mps.IPCMode = "shareable"
 		_, _, err := e.harness.StartTask(e.quietTask(mps, reserve(gpuA, 0)))
 		must.ErrorContains(t, err, "it uses the /dev/shm of the MPS daemon")
-		must.NoError(t, e.harness.DestroyTask(owner.ID, true))
+		e.end(owner)
 		e.nothingLeft()
 	})
 }

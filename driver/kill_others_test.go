@@ -89,7 +89,7 @@ func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *driver
 		must.Func(func() string { return e.containerd.says(e.allocs) }))
 	result := e.wait(cfg.ID)
 	// It asks once here; the reaper does the rest.
-	_ = e.harness.DestroyTask(cfg.ID, false)
+	_ = e.harness.DestroyTask(cfg.ID, true)
 	return result
 }
 
@@ -141,7 +141,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 			}
 			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"), must.Sprint(step))
 			must.Eq(t, 137, e.wait(cfg.ID).ExitCode, must.Sprint(step))
-			_ = e.harness.DestroyTask(cfg.ID, false)
+			_ = e.harness.DestroyTask(cfg.ID, true)
 			e.nothingLeft()
 		}
 	})
@@ -227,7 +227,7 @@ func TestShimKilledAtRandom(t *testing.T) {
 			if started == nil {
 				must.NoError(t, e.harness.StopTask(cfg.ID, time.Minute, "SIGKILL"))
 				must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
-				_ = e.harness.DestroyTask(cfg.ID, false)
+				_ = e.harness.DestroyTask(cfg.ID, true)
 			} else {
 				must.True(t, structs.IsRecoverable(started), must.Sprint(started))
 			}
@@ -314,7 +314,7 @@ func TestAllOfATaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
 			must.NoError(t, end(cfg))
 			must.Eq(t, want, e.wait(cfg.ID).ExitCode)
 			must.True(t, processGone(survivor.cmd.Process.Pid))
-			must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+			must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		}
 		must.Eq(t, nil, e.leftovers())
 	})

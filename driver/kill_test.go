@@ -158,7 +158,7 @@ func victimMain(path string) error {
 	if err := d.StopTask(o.Task.ID, o.Timeout, "SIGTERM"); err != nil {
 		return err
 	}
-	return d.DestroyTask(o.Task.ID, false)
+	return d.DestroyTask(o.Task.ID, true)
 }
 
 // victim runs a process with the orders; it dies by itself, or after the delay
@@ -303,7 +303,7 @@ func (e *env) killStart(step string, delay time.Duration) {
 		return err == nil && status.State == drivers.TaskStateExited
 	})
 	must.Eq(e.t, 42, e.wait(cfg.ID).ExitCode)
-	must.NoError(e.t, e.harness.DestroyTask(cfg.ID, false))
+	must.NoError(e.t, e.harness.DestroyTask(cfg.ID, true))
 	e.nothingLeft()
 }
 
@@ -380,7 +380,7 @@ func (e *env) killStop(step string, delay time.Duration) {
 		if got != code && (delay == 0 || got != 137) {
 			e.t.Fatalf("exit code %d, want %d", got, code)
 		}
-		must.NoError(e.t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(e.t, e.harness.DestroyTask(cfg.ID, true))
 	}
 	e.nothingLeft()
 }

@@ -29,15 +29,6 @@ func TestMissingCommandLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestDestroyRunningNeedsForce(t *testing.T) {
-	withContainerd(t, func(t *testing.T, e *env) {
-		cfg := e.task(defaultTaskConfig("sleep", "1000"))
-		e.start(cfg)
-		must.ErrorContains(t, e.harness.DestroyTask(cfg.ID, false), "needs force")
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
-	})
-}
-
 func TestInspectTask(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))

@@ -255,7 +255,7 @@ func TestSharedMemoryIsTheTasks(t *testing.T) {
 			out, _ := e.run(writer, inAllocOf(ownerCfg, "side"))
 			must.StrHasPrefix(t, "8192 ", out, must.Sprint("it is larger than its size"))
 		}
-		must.NoError(t, e.driver.DestroyTask(ownerCfg.ID, true))
+		e.end(ownerCfg)
 		mounts, err := os.ReadFile("/proc/self/mounts")
 		must.NoError(t, err)
 		must.StrNotContains(t, string(mounts), e.config.StateDir+"/shm")

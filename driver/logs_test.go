@@ -130,7 +130,7 @@ func TestStopOfATaskWhoseReaderIsGone(t *testing.T) {
 			began := time.Now()
 			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"))
 			must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
-			must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+			must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 			must.Less(t, patience, time.Since(began), must.Sprint("the stop waited for the reader"))
 		}
 		must.Eq(t, nil, e.leftovers())

@@ -54,7 +54,7 @@ func TestMemoryOfATaskIsHeldByTheGPUsDriver(t *testing.T) {
 		must.Len(t, 1, first)
 		must.StrHasPrefix(t, "first "+gpuA+" "+group+" 2048 3072 there: ", first[0])
 		must.StrNotContains(t, first[0], "sleep")
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		all := noted(t, notes)
 		must.Len(t, 2, all)
 		must.StrHasPrefix(t, "first "+gpuA+" "+group+" 0 3072 there:", all[1])

@@ -94,7 +94,7 @@ func TestConformance_Ports(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, network, again)
 
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		// The port is the machine's again.
 		rules, err := exec.Command("iptables", "-t", "nat", "-S").CombinedOutput()
 		must.NoError(t, err, must.Sprint(string(rules)))

@@ -90,9 +90,9 @@ func TestTasksHaveMultiprocessorsOfTheirOwn(t *testing.T) {
 		must.True(t, structs.IsRecoverable(err))
 		untilPartitions(t, control, 5, 1)
 
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		untilPartitions(t, control, 1)
-		must.NoError(t, e.harness.DestroyTask(neighbor.ID, true))
+		e.end(neighbor)
 		untilPartitions(t, control)
 	})
 }
@@ -116,7 +116,7 @@ func TestPartitionOfAnotherTaskStays(t *testing.T) {
 		earlier.Holdings[0].MPSGeneration = 7
 		e.driver.returnPartition(t.Context(), configured, earlier)
 		untilPartitions(t, control, 1)
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		untilPartitions(t, control)
 	})
 }

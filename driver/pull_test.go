@@ -337,7 +337,7 @@ func TestConformance_ImageGC_On(t *testing.T) {
 		e.start(cfg)
 		e.tidy(time.Hour)
 		must.True(t, e.holds(ref), must.Sprint("an image in use was removed"))
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		e.tidy(time.Minute)
 		must.True(t, e.holds(ref), must.Sprint("the delay was not kept"))
 		e.tidy(time.Hour)

@@ -120,7 +120,7 @@ func TestShimDeath(t *testing.T) {
 		must.Eq(t, 137, result.ExitCode)
 		must.ErrorContains(t, result.Err, "lost the task's process")
 		eventually(t, "the process is gone", func() bool { return processGone(pid) })
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		must.Len(t, 0, e.containers())
 	})
 }
@@ -191,7 +191,7 @@ func TestContainerdUpgrade(t *testing.T) {
 	must.NoError(t, result.Err)
 	must.Eq(t, 12, result.ExitCode)
 	for _, cfg := range []*drivers.TaskConfig{running, ended} {
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 	}
 	out, _ := e.run(defaultTaskConfig("echo", "started by the new one"))
 	must.Eq(t, "started by the new one\n", out)
@@ -208,7 +208,7 @@ func TestContainerdAway(t *testing.T) {
 		must.Error(t, err)
 		must.True(t, structs.IsRecoverable(err), must.Sprint(err))
 		// Nomad destroys once, and does not ask again: the driver goes on when containerd is back.
-		must.Error(t, e.driver.DestroyTask(cfg.ID, false))
+		must.Error(t, e.driver.DestroyTask(cfg.ID, true))
 		e.containerd.start(t)
 		e.waitForContainerd()
 		e.nothingLeft()

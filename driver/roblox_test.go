@@ -46,7 +46,7 @@ host_network = true`)
 		must.NoError(t, err)
 		must.Eq(t, "foobar\n/tmp\n", string(result.Stdout))
 		must.NoError(t, e.harness.StopTask(cfg.ID, 10*time.Second, ""))
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		must.Len(t, 0, e.containers())
 	})
 }

@@ -151,7 +151,7 @@ func TestATaskStepsAsideForAnother(t *testing.T) {
 		must.NoError(t, e.driver.RecoverTask(handleOf(second)))
 		host.driver = e.driver
 		said = listen(t, e)
-		must.NoError(t, e.driver.DestroyTask(second.ID, true))
+		e.end(second)
 		heard(first, "back on the GPU with its 10240 MiB of GPU memory")
 		eventually(t, "the memory limit is what it was", func() bool {
 			now, err := host.MemoryLimit(lease(first))

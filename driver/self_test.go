@@ -114,7 +114,7 @@ func TestTheSocketComesBackWithTheDriver(t *testing.T) {
 			must.NoError(t, e.driver.RecoverTask(handleOf(cfg)))
 			must.Eq(t, before.Status.GPUs[0].Share, e.askSelf(cfg, "status").Status.GPUs[0].Share)
 		}
-		must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		left, err := os.ReadDir(filepath.Join(e.config.StateDir, "self"))
 		must.NoError(t, err)
 		must.Len(t, 0, left)

@@ -291,7 +291,7 @@ func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
 		must.StrContains(t, nextEvent(t, events).Message, "xid-13 is over")
 		must.StrContains(t, nextEvent(t, events).Message, "xid-31 is over")
 
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		e.end(cfg)
 		eventually(t, "the task is forgotten", func() bool { told, err := n.dir.Notices(); return err == nil && len(told.Told) == 0 })
 	})
 }
