@@ -87,7 +87,7 @@ gpu {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := hardware.GPU{UUID: r.uuid(0), Vendor: "nvidia", Type: "gpu", PCIBusID: "0000:10:00.0", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ReservedMiB: 503,
+	want := hardware.GPU{UUID: r.uuid(0), Vendor: "nvidia", Type: "gpu", PCIBusID: "0000:10:00.0", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ReservedMiB: 459,
 		Traits: hardware.Traits{BAR1MiB: 131072, PowerLimitWatts: 700, CoreClockMHz: 1980, MemoryClockMHz: 2619, PCIBandwidthMBps: 63008,
 			DisplayState: "Disabled", PersistenceMode: "Enabled", ComputeCapability: "9.0", NUMANode: 1, Links: hardware.Links{Peers: map[string]int{"0000:11:00.0": 18}}}}
 	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {

@@ -44,7 +44,7 @@ var catalog = map[string]product{
 	"A100-40GB": {Config: renamed(gpus.A100_SXM4_40GB, "NVIDIA A100-SXM4-40GB", 40960), bar1MiB: 65536, powerWatts: 400, coreMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12, rowRemapping: true},
 	"A100-80GB": {Config: renamed(gpus.A100_SXM4_80GB, "NVIDIA A100-SXM4-80GB", 81920), bar1MiB: 131072, powerWatts: 400, coreMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlinks: 12, rowRemapping: true},
 	"H100":      {Config: renamed(gpus.H100_SXM5_80GB, "NVIDIA H100 80GB HBM3", 81559), bar1MiB: 131072, powerWatts: 700, coreMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlinks: 18, rowRemapping: true},
-	"H200":      {Config: renamed(gpus.H200_SXM5_141GB, "NVIDIA H200", 143771), bar1MiB: 262144, powerWatts: 700, coreMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18, rowRemapping: true},
+	"H200":      {Config: measured(renamed(gpus.H200_SXM5_141GB, "NVIDIA H200", 143771), h200), bar1MiB: 262144, powerWatts: 700, coreMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18, rowRemapping: true},
 	"B200":      {Config: renamed(gpus.B200_SXM5_180GB, "NVIDIA B200", 183359), bar1MiB: 262144, powerWatts: 1000, coreMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18, rowRemapping: true},
 }
 
@@ -67,6 +67,22 @@ func renamed(c gpus.Config, name string, memoryMiB uint64) gpus.Config {
 		profiles[id] = info
 	}
 	c.Name, c.MemoryMB, c.MIGProfiles.GpuInstanceProfiles = name, memoryMiB, profiles
+	return c
+}
+
+// h200 are the memory in MiB and the multiprocessors of an H200's profiles, as it told them.
+var h200 = map[int][2]uint64{
+	nvml.GPU_INSTANCE_PROFILE_1_SLICE: {16384, 16}, nvml.GPU_INSTANCE_PROFILE_2_SLICE: {33280, 32}, nvml.GPU_INSTANCE_PROFILE_3_SLICE: {71424, 60},
+	nvml.GPU_INSTANCE_PROFILE_4_SLICE: {71424, 64}, nvml.GPU_INSTANCE_PROFILE_7_SLICE: {143360, 132}, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1: {16384, 16},
+	nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2: {33280, 26},
+}
+
+func measured(c gpus.Config, profiles map[int][2]uint64) gpus.Config {
+	for profile, size := range profiles {
+		info := c.MIGProfiles.GpuInstanceProfiles[profile]
+		info.MemorySizeMB, info.MultiprocessorCount = size[0], uint32(size[1])
+		c.MIGProfiles.GpuInstanceProfiles[profile] = info
+	}
 	return c
 }
 

@@ -128,8 +128,8 @@ func (g *gpu) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	return nvml.Memory_v2{Version: 2, Total: m.Total, Reserved: reserved, Used: m.Used - reserved, Free: m.Free}, ret
 }
 
-// reservedMiB is what the driver keeps: more on larger GPUs.
-func (g *gpu) reservedMiB() uint64 { return 300 + g.kind.MemoryMB/400 }
+// reservedMiB is what the driver keeps: more on larger GPUs, 615 MiB on an H200.
+func (g *gpu) reservedMiB() uint64 { return 256 + g.kind.MemoryMB/400 }
 
 // usedMiB is what the processes on the GPU, or on one MIG instance of it, hold.
 func (g *gpu) usedMiB(instance string) uint64 {

@@ -24,7 +24,7 @@ func (gi *gpuInstance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
 	if !ok {
 		return nvml.GpuInstanceInfo{}, nvml.ERROR_NOT_FOUND
 	}
-	return nvml.GpuInstanceInfo{Device: gi.gpu, Id: uint32(i.ID), ProfileId: uint32(i.Profile),
+	return nvml.GpuInstanceInfo{Device: gi.gpu, Id: uint32(i.ID), ProfileId: profileID(i.Profile),
 		Placement: nvml.GpuInstancePlacement{Start: i.Start, Size: i.Size}}, nvml.SUCCESS
 }
 

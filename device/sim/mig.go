@@ -25,6 +25,33 @@ type instance struct {
 	Compute int `json:"compute"`
 }
 
+// profileCount is how many numbers of profiles drivers know, and profileIDs what they call the
+// profiles, as an H200 was seen to: an ID is no number that one can ask for.
+const profileCount = 17
+
+var profileIDs = map[int]uint32{
+	nvml.GPU_INSTANCE_PROFILE_1_SLICE: 19, nvml.GPU_INSTANCE_PROFILE_2_SLICE: 14, nvml.GPU_INSTANCE_PROFILE_3_SLICE: 9,
+	nvml.GPU_INSTANCE_PROFILE_4_SLICE: 5, nvml.GPU_INSTANCE_PROFILE_7_SLICE: 0, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1: 20,
+	nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2: 15,
+}
+
+func profileID(profile int) uint32 {
+	if id, known := profileIDs[profile]; known {
+		return id
+	}
+	return 100 + uint32(profile)
+}
+
+// profileOf is the number of the profile with an ID, -1 where none has it.
+func profileOf(id uint32) int {
+	for profile := range profileCount {
+		if profileID(profile) == id {
+			return profile
+		}
+	}
+	return -1
+}
+
 // profileName is NVIDIA's name of a GPU instance profile, such as "1g.10gb".
 func (p product) profileName(profile int) string {
 	info := p.MIGProfiles.GpuInstanceProfiles[profile]

@@ -75,15 +75,19 @@ func (g *gpu) migDevices() []*migDevice {
 }
 
 func (g *gpu) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
+	if profile < 0 || profile >= profileCount {
+		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
 	info, ok := g.kind.MIGProfiles.GpuInstanceProfiles[profile]
 	if !ok {
 		return info, nvml.ERROR_NOT_SUPPORTED
 	}
+	info.Id = profileID(profile)
 	return answer(g, "GetGpuInstanceProfileInfo", info)
 }
 
 func (g *gpu) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	return answer(g, "GetGpuInstancePossiblePlacements", g.kind.MIGProfiles.GpuInstancePlacements[int(info.Id)])
+	return answer(g, "GetGpuInstancePossiblePlacements", g.kind.MIGProfiles.GpuInstancePlacements[profileOf(info.Id)])
 }
 
 func (g *gpu) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
@@ -92,7 +96,7 @@ func (g *gpu) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInst
 	}
 	var found []nvml.GpuInstance
 	for _, i := range g.machine.hardware.get(g.uuid).Instances {
-		if i.Profile == int(info.Id) {
+		if i.Profile == profileOf(info.Id) {
 			found = append(found, newGPUInstance(g, i.ID))
 		}
 	}
@@ -121,7 +125,7 @@ func (g *gpu) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, 
 	if ret := g.failure("CreateGpuInstance"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	profile := int(info.Id)
+	profile := profileOf(info.Id)
 	switch {
 	case !g.machine.hardware.get(g.uuid).MIG:
 		return nil, nvml.ERROR_NOT_SUPPORTED
