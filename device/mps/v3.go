@@ -147,3 +147,10 @@ func (n namespaced) sweep(ctx context.Context, names []string) {
 		}
 	}
 }
+
+func (k *keeper) dialectOf(p Protocol) dialect {
+	if p == ProtocolV3 {
+		return namespaced{k.legacy()}
+	}
+	return k.legacy()
+}
