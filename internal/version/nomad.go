@@ -8,7 +8,7 @@ import "fmt"
 // to e2e/versions, which says when they ran.
 const (
 	OldestNomad = "1.11.3"
-	NewestNomad = "2.0.5"
+	NewestNomad = "2.0.6-dev"
 )
 
 // WasTested is whether a release of Nomad, such as "1.11.3" or "2.0.6-dev+ent", lies between
