@@ -94,7 +94,11 @@ type table struct {
 const byteOrderMark = "\ufeff"
 
 func newTable(r io.Reader, need ...string) (*table, error) {
-	t := &table{csv: csv.NewReader(r), cols: map[string]int{}}
+	return readTable(csv.NewReader(r), need...)
+}
+
+func readTable(c *csv.Reader, need ...string) (*table, error) {
+	t := &table{csv: c, cols: map[string]int{}}
 	head, err := t.csv.Read()
 	if err == io.EOF {
 		return nil, fmt.Errorf("read header: %w: the file is empty; its first line names the columns %s", ErrTrace, strings.Join(need, ", "))

@@ -426,3 +426,33 @@ func TestLiveWorkloadsAreDrawnFromATrace(t *testing.T) {
 		t.Errorf("the drawn and the written workload are replayed otherwise: %v %v", errA, errB)
 	}
 }
+
+// What Slurm has run can be replayed.
+func TestImport(t *testing.T) {
+	dir := t.TempDir()
+	jobs, nodes, arrivals := filepath.Join(dir, "jobs.txt"), filepath.Join(dir, "nodes.csv"), filepath.Join(dir, "arrivals.csv")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(jobs, "JobID|Submit|ElapsedRaw|TimelimitRaw|ReqTRES|Account\n1|2026-03-01T10:00:00|60|5|cpu=8,gres/gpu=2,mem=64G,node=1|a\n2|2026-03-01T10:00:10|60|5|cpu=8,gres/gpu=4,mem=64G,node=2|a\n3|2026-03-01T10:00:10|0|5|cpu=8,gres/gpu=4,mem=64G,node=2|a\n")
+	write(nodes, "sn,cpu_milli,memory_mib,gpu,model\nn,96000,500000,4,A100\n")
+	code, stdout, stderr := run("import", jobs)
+	if code != command.ExitOK || !strings.Contains(stderr, "2 jobs, 1 of them on several nodes: 3 tasks; 1 jobs never ran") {
+		t.Fatalf("code %d, %s", code, stderr)
+	}
+	write(arrivals, stdout)
+	if code, stdout, stderr := run("replay", "-nodes", nodes, "-arrivals", arrivals, "-queue"); code != command.ExitOK {
+		t.Errorf("code %d, %s %s", code, stdout, stderr)
+	}
+	for _, args := range [][]string{{"import"}, {"import", jobs, jobs}} {
+		if code, _, stderr := run(args...); code != command.ExitUsage || !strings.Contains(stderr, "name one file that sacct has written") {
+			t.Errorf("%v: code %d, %s", args, code, stderr)
+		}
+	}
+	if code, _, stderr := run("import", nodes); code != command.ExitError || !strings.Contains(stderr, `no column "JobID"`) {
+		t.Errorf("code %d, %s", code, stderr)
+	}
+}
