@@ -36,7 +36,7 @@ namespace "default" {
   }
 }
 
-# Nodes with their devices, and their statistics.
+# Nodes with their devices, and their statistics; "write" where MIG layouts follow demand.
 node {
   policy = "read"
 }

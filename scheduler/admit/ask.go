@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -195,6 +196,26 @@ func (a *Ask) Together() int {
 
 // Plain reports whether the task asks with device blocks.
 func (t TaskAsk) Plain() bool { return len(t.Devices) > 0 }
+
+// NamesMIG reports whether a device block names MIG instances.
+func (a *Ask) NamesMIG() bool {
+	return slices.ContainsFunc(a.Tasks, func(t TaskAsk) bool {
+		return slices.ContainsFunc(t.Devices, func(d DeviceAsk) bool {
+			return d.Profile() != "" || slices.ContainsFunc(d.Or, func(or DeviceAsk) bool { return or.Profile() != "" })
+		})
+	})
+}
+
+// Profile is that of the MIG instances which the block names; empty where it names others, or
+// any.
+func (d DeviceAsk) Profile() string {
+	vendor, rest, _ := strings.Cut(d.Name, "/")
+	kind, profile, _ := strings.Cut(rest, "/")
+	if vendor != "nvidia" || kind != gpu.TypeMIG {
+		return ""
+	}
+	return profile
+}
 
 // String is the ask as a person would write it: "8G,0.5", or the device blocks.
 func (t TaskAsk) String() string {

@@ -34,6 +34,9 @@ func awaited(a groupAsk, refused error) *admit.Hold {
 	if !errors.As(refused, &refusal) || refusal.Status != http.StatusUnprocessableEntity || !places(a.ask) {
 		return nil
 	}
+	if madeByDemand(a) {
+		return waitsForNode("no GPU is cut into instances as it asks for yet")
+	}
 	r := &a.parts[0].Req
 	if len(r.Pools) > 0 && !slices.Contains(r.Pools, defaultPool) && !anyGPU(a.tx, func(n *place.Node, _ *place.GPU) bool { return slices.Contains(r.Pools, n.Pool) }) {
 		return waitsForNode("node pool %s has no node with GPUs yet", strings.Join(r.Pools, " or "))

@@ -16,6 +16,7 @@ type Node struct {
 	Index uint64 // Nomad's modify index
 	Plan  place.Node
 	View  view.Node
+	MIG   []MIGDemand // its GPUs whose layout follows demand
 }
 
 // Slot is where a device instance lies.
@@ -62,6 +63,7 @@ func NewNode(n *api.Node, h Hardware) *Node {
 		},
 	}
 	out.capacity(n)
+	out.MIG = migDemands(n)
 	if n.NodeResources != nil {
 		for _, d := range h.devices(n.NodeResources.Devices) {
 			out.Plan.GPUs = append(out.Plan.GPUs, d.plan)

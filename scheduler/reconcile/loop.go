@@ -60,6 +60,8 @@ type Loop struct {
 	Actor   Actor
 	Config  func() *config.Config
 	Logger  hclog.Logger
+	// Recuts has GPUs cut again; nil for none.
+	Recuts *Recuts
 	// Audit writes events into the audit log; nil for none.
 	Audit func(view.Event)
 
@@ -133,6 +135,7 @@ func (l *Loop) round(ctx context.Context) {
 	}
 	l.foresee()
 	l.rebalance(ctx)
+	l.recut(ctx)
 	l.report("store what was done", l.tell(ctx))
 }
 

@@ -199,6 +199,9 @@ func note(r *state.Reader, w *state.Waiting) string {
 	if why := r.Unmoved(w.Job, w.Group); why != "" {
 		list = append(list, why)
 	}
+	if why := r.Uncut(w.Job, w.Group); why != "" {
+		list = append(list, why)
+	}
 	if r.Unchangeable(w.Job) {
 		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}

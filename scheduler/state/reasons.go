@@ -13,10 +13,11 @@ import (
 type reasons struct {
 	futile  map[string]bool   // groups that no eviction would help
 	unmoved map[string]string // why no work was moved for groups
+	uncut   map[string]string // why no GPU is cut again for groups
 }
 
 func newReasons() *reasons {
-	return &reasons{futile: map[string]bool{}, unmoved: map[string]string{}}
+	return &reasons{futile: map[string]bool{}, unmoved: map[string]string{}, uncut: map[string]string{}}
 }
 
 // forget drops those of a job that waits no more.
@@ -35,6 +36,21 @@ func (r *reasons) Futile(key nomad.JobKey, group string) bool {
 // was, or it was not looked for.
 func (r *reasons) Unmoved(key nomad.JobKey, group string) string {
 	return r.unmoved[key.String()+"/"+group]
+}
+
+// Uncut is why no GPU is cut again for a group, when that was looked for last; empty: one is,
+// or it was not looked for.
+func (r *reasons) Uncut(key nomad.JobKey, group string) string {
+	return r.uncut[key.String()+"/"+group]
+}
+
+// NoteUncut keeps for people why no GPU is cut again for groups that wait, by job/group.
+func (tx *Tx) NoteUncut(why map[string]string) {
+	if !maps.Equal(tx.reasons.uncut, why) {
+		clear(tx.reasons.uncut)
+		maps.Copy(tx.reasons.uncut, why)
+		tx.version++
+	}
 }
 
 // NoteFutile keeps for people whether evictions were looked for in vain.

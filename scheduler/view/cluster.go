@@ -185,7 +185,7 @@ type Hold struct {
 // Event is something that the service did to running or waiting work.
 type Event struct {
 	At time.Time `json:"at"`
-	// Kind is evict, reclaim, idle, suspend, move, hold, release, fallback or error.
+	// Kind is evict, reclaim, idle, suspend, move, hold, release, fallback, recut or error.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	JobID     string `json:"job_id"`

@@ -73,7 +73,7 @@ func (m *metered) begin() {
 	for _, bound := range []string{server.BoundClient, server.BoundAll} {
 		m.connections.WithLabelValues(bound)
 	}
-	for _, action := range []string{"evict", "reclaim", "idle", "suspend", "move", "hold", "let_go", "fallback"} {
+	for _, action := range []string{"evict", "reclaim", "idle", "suspend", "move", "hold", "let_go", "fallback", "recut"} {
 		for _, outcome := range []string{"done", "dry_run", "failed"} {
 			m.actions.WithLabelValues(action, outcome)
 		}

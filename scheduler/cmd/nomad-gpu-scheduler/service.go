@@ -95,7 +95,7 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	actor := nomad.NewActor(s.client)
 	s.loop = &reconcile.Loop{
 		State: s.state, Work: reconcile.NewFinder(), Decider: s.decider, Keeper: s.decider, Actor: actor,
-		Config: s.config.Load, Logger: logger.Named("reconcile"),
+		Config: s.config.Load, Logger: logger.Named("reconcile"), Recuts: &reconcile.Recuts{Cutter: actor},
 	}
 	s.meter = &reconcile.Meter{Reader: reader, Meters: s.state, Config: s.config.Load, Looks: looks}
 	s.views.Trouble = func() []string {

@@ -34,10 +34,15 @@ type GPU struct {
 	// PerDay is how many of Cuts, its re-cuts, may be within a day; 0 is no bound.
 	PerDay int
 	Cuts   []time.Time
+	// Coming are instances that are being made, or were a moment ago and are no use yet.
+	Coming []gpu.MIGPlace
 	// Cutting GPUs are being cut now. Unready ones are not to be touched, for that reason.
 	Cutting bool
 	Unready string
 }
+
+// coming names an instance that has no UUID yet.
+func coming(g *GPU, n int) string { return fmt.Sprintf("%s#%d", g.ID, n) }
 
 // Want is a request for instances that waits. Wants are in the order in which they are to
 // start.
@@ -99,7 +104,7 @@ func Decide(now time.Time, gpus []GPU, wants []Want, learned map[string]float64,
 		if w.Count -= d.takeFree(w); w.Count > 0 {
 			open = append(open, w)
 		} else {
-			d.answer.Left[w.Key] = "an instance is free; it waits for something else"
+			d.answer.Left[w.Key] = "an instance is free or being made for it"
 		}
 	}
 	for len(open) > 0 {
@@ -136,12 +141,21 @@ type decision struct {
 	cut []*GPU
 }
 
-// takeFree gives free instances to a want, and counts them.
+// takeFree gives free instances, and those that are being made, to a want, and counts them.
 func (d *decision) takeFree(w Want) int {
 	count := 0
 	for _, profile := range w.Profiles {
 		for _, g := range d.gpus {
-			if !w.mayUse(g) || g.Cutting || g.Unready != "" {
+			if !w.mayUse(g) {
+				continue
+			}
+			for n, at := range g.Coming {
+				if count < w.Count && at.Profile == profile && !d.taken[coming(g, n)] {
+					d.taken[coming(g, n)] = true
+					count++
+				}
+			}
+			if g.Cutting || g.Unready != "" {
 				continue
 			}
 			for _, i := range g.Instances {
@@ -156,6 +170,14 @@ func (d *decision) takeFree(w Want) int {
 }
 
 func (w Want) mayUse(g *GPU) bool { return w.Nodes == nil || w.Nodes[g.Node] }
+
+// allowedOn reports whether a GPU may be cut into instances that serve a want.
+func (w Want) allowedOn(g *GPU) bool {
+	return slices.ContainsFunc(w.Profiles, func(name string) bool {
+		p, known := gpu.MIGProfileOf(g.Profiles, name)
+		return known && p.Allowed
+	})
+}
 
 // candidate is a re-cut of a GPU, and how many of each open want it serves.
 type candidate struct {
@@ -180,13 +202,17 @@ func (d *decision) best(open []Want) *candidate {
 			why.add(0, "it may not run on the node of any GPU whose layout follows demand")
 			continue
 		}
+		if !w.allowedOn(g) {
+			why.add(1, "no GPU whose layout follows demand may be cut into "+strings.Join(w.Profiles, " or "))
+			continue
+		}
 		if no := d.keeps(g); no != "" {
-			why.add(2, "GPU "+g.ID+" "+no)
+			why.add(3, "GPU "+g.ID+" "+no)
 			continue
 		}
 		c, no := d.recut(g, open)
 		if c == nil {
-			why.add(1, no)
+			why.add(2, no)
 		} else if best == nil || c.worth > best.worth {
 			best = c
 		}
@@ -207,7 +233,7 @@ func (r reasons) add(rank int, why string) {
 }
 
 func (r reasons) best() string {
-	for rank := 2; rank >= 0; rank-- {
+	for rank := 3; rank >= 0; rank-- {
 		if r[rank] != "" {
 			return r[rank]
 		}
@@ -276,13 +302,6 @@ func (d *decision) recut(g *GPU, open []Want) (*candidate, string) {
 
 // whyNot says why no layout of a GPU serves a want.
 func (d *decision) whyNot(g *GPU, w Want, least map[string]int) string {
-	allowed := slices.ContainsFunc(w.Profiles, func(name string) bool {
-		p, known := gpu.MIGProfileOf(g.Profiles, name)
-		return known && p.Allowed
-	})
-	if !allowed {
-		return fmt.Sprintf("no GPU whose layout follows demand may be cut into %s", strings.Join(w.Profiles, " or "))
-	}
 	busy, until, known := 0, d.now, true
 	for _, i := range g.Instances {
 		if !i.Busy && !d.taken[i.UUID] {

@@ -22,6 +22,13 @@ func seven(id string, busy ...int) GPU {
 	return g
 }
 
+// makesOne has GPU a being cut.
+func makesOne(g *GPU) {
+	if g.ID == "a" {
+		g.Cutting, g.Coming = true, []gpu.MIGPlace{{Profile: "3g.40gb", Start: 0}}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	now := epoch.Add(48 * time.Hour)
 	want := func(profiles string, count int) Want {
@@ -57,6 +64,8 @@ func TestDecide(t *testing.T) {
 				g.Instances[n].Until = now.Add(20 * time.Minute)
 			}
 		}, "", "it would be empty in about 20m0s"},
+		{"one is being made", []GPU{seven("a"), seven("b")}, want("3g.40gb", 1), makesOne, "", "being made for it"},
+		{"one of two is being made", []GPU{seven("a"), seven("b")}, want("3g.40gb", 2), makesOne, "b 3g.40gb@4", ""},
 		{"another node", []GPU{seven("a")}, Want{Key: "job", Profiles: []string{"3g.40gb"}, Count: 1, Nodes: map[string]bool{"other": true}}, nil, "", "may not run on the node"},
 		{"for a moment only", []GPU{seven("a")}, Want{Key: "job", Profiles: []string{"3g.40gb"}, Count: 1, Since: now}, nil, "", "waits for a moment only"},
 	} {

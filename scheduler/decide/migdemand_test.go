@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package decide_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// demandNode has a GPU of two instances whose layout follows demand; edit changes what is told
+// of it.
+func demandNode(edit func(d *gpu.MIGDemand, n *api.Node)) *nomad.Node {
+	word := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+	gib := int64(10)
+	d := gpu.MIGDemand{GPU: "GPU-1", AtOnce: 1, PerDay: 24, Profiles: []gpu.MIGProfile{
+		{Name: "1g.10gb", Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 7, Allowed: true},
+		{Name: "3g.40gb", Size: 4, Starts: []int{0, 4}, Most: 2, Allowed: true},
+		{Name: "7g.80gb", Size: 8, Starts: []int{0}, Most: 1},
+	}}
+	group := &api.NodeDeviceResource{Vendor: "nvidia", Type: "mig", Name: "1g.10gb", Attributes: map[string]*api.Attribute{
+		"model": word("NVIDIA H100 80GB HBM3"), "type": word("H100"), "profile": word("1g.10gb"), "memory": {IntVal: &gib, Unit: "GiB"},
+	}}
+	for start := range 2 {
+		id := fmt.Sprintf("MIG-%d", start)
+		d.Instances = append(d.Instances, gpu.MIGInstance{UUID: id, MIGPlace: gpu.MIGPlace{Profile: "1g.10gb", Start: start}})
+		group.Instances = append(group.Instances, &api.NodeDevice{ID: id, Healthy: true})
+	}
+	n := &api.Node{ID: "id-m", Name: "m", NodePool: "default", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible", Meta: map[string]string{},
+		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 256 * 1024}, Devices: []*api.NodeDeviceResource{group}}}
+	if edit != nil {
+		edit(&d, n)
+	}
+	group.Attributes[gpu.AttrMIGDemand] = word(gpu.FormatMIGDemand([]gpu.MIGDemand{d}))
+	return nomad.NewNode(n, nomad.Hardware{})
+}
+
+func migAsk(id, profile string) admit.Ask {
+	a := servicetest.Ask(id, "1", 1)
+	a.Tasks = []admit.TaskAsk{{Task: "t", Devices: []admit.DeviceAsk{{Name: "nvidia/mig/" + profile, Count: 1}}}}
+	return a
+}
+
+// What demand could make is no reason to refuse a job; what the operator does not allow is.
+func TestWhatDemandCouldMakeIsNotRefused(t *testing.T) {
+	b := servicetest.New(t, "", demandNode(nil))
+	d := b.Submit(t, migAsk("fits", "3g.40gb"))
+	if d.Hold == nil || d.Hold.Kind != "room" {
+		t.Errorf("it does not wait: %+v", d)
+	}
+	for _, profile := range []string{"7g.80gb", "2g.20gb"} {
+		var refusal *admit.Refusal
+		if _, err := b.Decide(t.Context(), []admit.Ask{migAsk("no", profile)}, false); !errors.As(err, &refusal) {
+			t.Errorf("%s: %v", profile, err)
+		}
+	}
+	pool := migAsk("pool", "3g.40gb")
+	pool.NodePool, pool.Constraints = "default", []admit.Constraint{{LTarget: "${node.unique.name}", RTarget: "other", Operand: "="}}
+	if _, err := b.Decide(t.Context(), []admit.Ask{pool}, false); err == nil {
+		t.Error("a job for another node waits for this one")
+	}
+}
+
+// An instance is free only if nothing holds it and Nomad shows it as healthy, and a GPU with an
+// order that is not answered is left alone.
+func TestWhatIsKnownOfInstances(t *testing.T) {
+	order := func(id string, remove []string, start int) func(*gpu.MIGDemand, *api.Node) {
+		return func(d *gpu.MIGDemand, n *api.Node) {
+			d.Refused = "refused"
+			n.Meta[gpu.MIGOrderMeta+d.GPU] = gpu.MIGOrder{Version: 1, ID: id, Remove: remove, Make: []gpu.MIGPlace{{Profile: "1g.10gb", Start: start}}}.String()
+		}
+	}
+	for name, c := range map[string]struct {
+		edit    func(d *gpu.MIGDemand, n *api.Node)
+		running []string
+		busy    []string
+		cutting bool
+		coming  int
+		unready bool
+	}{
+		"free":        {},
+		"held":        {running: []string{"MIG-1"}, busy: []string{"MIG-1"}},
+		"not healthy": {edit: func(_ *gpu.MIGDemand, n *api.Node) { n.NodeResources.Devices[0].Instances[0].Healthy = false }, busy: []string{"MIG-0"}},
+		"not shown": {edit: func(_ *gpu.MIGDemand, n *api.Node) {
+			n.NodeResources.Devices[0].Instances = n.NodeResources.Devices[0].Instances[:1]
+		}, busy: []string{"MIG-1"}},
+		"being cut": {edit: func(d *gpu.MIGDemand, _ *api.Node) { d.Doing = "it" }, cutting: true},
+		"ordered":   {edit: order("new", []string{"MIG-0"}, 5), cutting: true, coming: 1},
+		"done, and cordoned still": {edit: func(d *gpu.MIGDemand, n *api.Node) {
+			order("done", []string{"MIG-gone"}, 1)(d, n)
+			n.NodeResources.Devices[0].Instances[1].Healthy = false
+		}, busy: []string{"MIG-1"}, coming: 1},
+		"done, and held":  {edit: order("done", []string{"MIG-gone"}, 1), running: []string{"MIG-1"}, busy: []string{"MIG-1"}},
+		"ordered, done":   {edit: order("done", []string{"MIG-gone"}, 1)},
+		"ordered, undone": {edit: order("refused", []string{"MIG-0"}, 5)},
+		"long gone":       {edit: order("old", []string{"MIG-gone"}, 5)},
+		"ineligible":      {edit: func(_ *gpu.MIGDemand, n *api.Node) { n.SchedulingEligibility = "ineligible" }, unready: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "", demandNode(c.edit))
+			if len(c.running) > 0 {
+				b.State.Apply([]nomad.Change{{Alloc: &nomad.Alloc{ID: "a", Namespace: "default", Job: "j", Group: "g", NodeID: "id-m", Status: "running", Created: time.Now(),
+					Devices: []nomad.TaskDevices{{Task: "t", Group: "nvidia/mig/1g.10gb", IDs: c.running}}}}}, 100)
+			}
+			b.State.Do(func(tx *state.Tx) {
+				gpus, _, _ := decide.MIGDemand(tx)
+				if len(gpus) != 1 || gpus[0].Cutting != c.cutting || len(gpus[0].Coming) != c.coming || (gpus[0].Unready != "") != c.unready {
+					t.Fatalf("%+v", gpus)
+				}
+				var busy []string
+				for _, i := range gpus[0].Instances {
+					if i.Busy {
+						busy = append(busy, i.UUID)
+					}
+				}
+				if !slices.Equal(busy, c.busy) {
+					t.Errorf("%v are busy, want %v", busy, c.busy)
+				}
+			})
+		})
+	}
+}
