@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -38,7 +39,7 @@ func bare3(t *testing.T, uuid string) mpsctl.V3 {
 	}
 	answer, err := c.Run(t.Context(), program, []string{"-d", "-p", "3", "-m", "-a", config}, "", nil)
 	figure(t, "-d -p 3 -m -a: %q, %v", answer, err)
-	t.Cleanup(func() { _, _ = c.Run(t.Context(), program, []string{"-p", "3", "-q"}, "", nil) })
+	t.Cleanup(func() { _, _ = c.Run(context.WithoutCancel(t.Context()), program, []string{"-p", "3", "-q"}, "", nil) })
 	return c
 }
 

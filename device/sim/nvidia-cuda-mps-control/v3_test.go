@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,7 @@ func newV3(t *testing.T, branch string) *v3 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	w.V3 = mpsctl.V3{Control: mpsctl.Control{Program: program, PipeDir: w.pipe, Env: w.env, Timeout: time.Minute}}
-	t.Cleanup(func() { _, _ = w.Do(t.Context(), "-q") })
+	t.Cleanup(func() { _, _ = w.Do(context.WithoutCancel(t.Context()), "-q") })
 	return w
 }
 
