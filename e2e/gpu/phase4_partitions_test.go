@@ -41,6 +41,7 @@ func bare(t *testing.T, uuid string, options ...string) (control mpsctl.Control,
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_, _ = control.Ask(ctx, "quit -t 5")
+		_, _ = control.Run(ctx, program, []string{"-q"}, "", nil) // as a daemon of MPS v3 is asked
 	})
 	return control, fmt.Sprintf("%q, %v", out.String(), err)
 }
