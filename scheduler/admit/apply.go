@@ -127,9 +127,11 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 // the node makes Nomad look at every node by itself, not at one per class. A group that
 // waits has none: Nomad would evaluate its job again whenever any room comes free.
 func (g group) constrain(o *object, d Decision) error {
+	at, slots := -1, slotsAt(g.header.Constraints)
 	list, err := without(o.get("Constraints"), func(raw json.RawMessage) bool {
 		var c Constraint
-		return json.Unmarshal(raw, &c) == nil && c.ours()
+		at++
+		return json.Unmarshal(raw, &c) == nil && c.ours() || at == slots
 	})
 	if err != nil {
 		return err
@@ -141,6 +143,9 @@ func (g group) constrain(o *object, d Decision) error {
 	node := Constraint{LTarget: nodeTarget, RTarget: owner, Operand: isNot}
 	if len(d.Candidates) > 0 {
 		candidates := slices.Compact(slices.Sorted(slices.Values(d.Candidates)))
+		if d.limited() {
+			candidates = append(candidates, slotsMember+strconv.Itoa(d.Slots))
+		}
 		node = Constraint{LTarget: nodeTarget, RTarget: markedSet(candidates), Operand: anyOf}
 	}
 	if canaries > 0 {
@@ -161,9 +166,15 @@ func (g group) constrain(o *object, d Decision) error {
 	if !d.OnCPU { // what asks for no GPU bears no mark
 		list = append(append(list, encode(node)), ours...)
 	}
+	if !d.OnCPU && d.limited() {
+		list = append(list, encode(slotsConstraint(d.Slots)))
+	}
 	o.set("Constraints", rawArray(list))
 	return nil
 }
+
+// limited reports whether a decision says how many allocs each candidate may get.
+func (d *Decision) limited() bool { return d.Hold == nil && d.Slots > 0 && len(d.Candidates) > 0 }
 
 // has reports whether the group has a constraint already.
 func (g group) has(c Constraint) bool {

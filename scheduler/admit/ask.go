@@ -165,6 +165,8 @@ type Affinity struct {
 type Earlier struct {
 	// Candidates and Preferred are node IDs, Preferred best first.
 	Candidates, Preferred []string
+	// Slots is how many allocs each candidate may get; 0: no number is set.
+	Slots int
 	// Bounds are those of the group's queue that bear a mark.
 	Bounds []Constraint
 	// Hold is the kind and the sentence by which the group waits; empty when it

@@ -14,6 +14,8 @@ type Decision struct {
 	// means every node. Keep it wide: what is not in it cannot take over when
 	// nodes die.
 	Candidates []string
+	// Slots is how many allocs of the group each candidate may get; 0: as many as it has room for.
+	Slots int `json:",omitempty"`
 	// Bounds say on which nodes the group's queue lets it run: conditions on the
 	// datacenter and the node pool, and the operator's own.
 	Bounds []Constraint `json:",omitempty"`

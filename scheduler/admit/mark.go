@@ -54,21 +54,49 @@ func markedSet(members []string) string { return owner + "," + strings.Join(memb
 func members(set string) []string { return strings.Split(set, ",")[1:] }
 
 // canariesMember keeps the author's number of canaries in the set of candidates, or in the hold,
-// while an admission has set it to none. No node is named like it.
-const canariesMember = "canary="
+// while an admission has set it to none. slotsMember says in the set of candidates how many allocs
+// each of them may get: the constraint that has Nomad count them can bear no mark. No node is named
+// like either.
+const (
+	canariesMember = "canary="
+	slotsMember    = "slots="
+)
 
-// splitCanaries takes the author's number of canaries out of the members of a
-// set; nil when it is not there.
-func splitCanaries(list []string) (nodes []string, canaries *int) {
+// splitNumber takes a number out of the members of a set; nil when it is not there.
+func splitNumber(list []string, name string) (others []string, number *int) {
 	for _, m := range list {
-		number, found := strings.CutPrefix(m, canariesMember)
-		if n, err := strconv.Atoi(number); found && err == nil && n > 0 {
-			canaries = &n
+		text, found := strings.CutPrefix(m, name)
+		if n, err := strconv.Atoi(text); found && err == nil && n > 0 {
+			number = &n
 			continue
 		}
-		nodes = append(nodes, m)
+		others = append(others, m)
 	}
-	return nodes, canaries
+	return others, number
+}
+
+// slotsConstraint has Nomad start no more allocs of the group than that on a node.
+func slotsConstraint(slots int) Constraint {
+	return Constraint{LTarget: nodeTarget, Operand: "distinct_property", RTarget: strconv.Itoa(slots)}
+}
+
+// slotsAt is where in a group's constraints an admission wrote how many allocs a node may get, after
+// those of the author; -1: it wrote none.
+func slotsAt(list []*Constraint) (at int) {
+	var want Constraint
+	for _, c := range list {
+		if c != nil && c.ours() && c.LTarget == nodeTarget && c.Operand == anyOf {
+			if _, slots := splitNumber(members(c.RTarget), slotsMember); slots != nil {
+				want = slotsConstraint(*slots)
+			}
+		}
+	}
+	for at = len(list) - 1; at >= 0; at-- {
+		if want.Operand != "" && list[at] != nil && *list[at] == want {
+			break
+		}
+	}
+	return at
 }
 
 // ours reports whether an admission wrote the constraint.
@@ -146,15 +174,17 @@ func (g group) earlier() *Earlier {
 			continue
 		case c.holds():
 			e.Hold = strings.TrimPrefix(c.LTarget, holdPrefix)
-			if _, canaries := splitCanaries(members(c.RTarget)); canaries != nil {
+			if _, canaries := splitNumber(members(c.RTarget), canariesMember); canaries != nil {
 				e.Canaries = canaries
 			}
 		case c.bounds():
 			e.Bounds = append(e.Bounds, Constraint{LTarget: c.LTarget, Operand: c.Operand, RTarget: strings.Join(members(c.RTarget), ",")})
 		case c.Operand == anyOf:
-			e.Candidates, e.Canaries = splitCanaries(members(c.RTarget))
+			nodes, slots := splitNumber(members(c.RTarget), slotsMember)
+			e.Candidates, e.Canaries = splitNumber(nodes, canariesMember)
+			e.Slots = or(slots, 0)
 		default:
-			_, e.Canaries = splitCanaries(members(c.RTarget))
+			_, e.Canaries = splitNumber(members(c.RTarget), canariesMember)
 		}
 		found = true
 	}

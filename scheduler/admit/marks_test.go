@@ -52,7 +52,7 @@ func TestWhichBoundsGetAMark(t *testing.T) {
 // Only a number of canaries above none, which bears its name, is one.
 func TestCanariesAmongNodes(t *testing.T) {
 	for member, want := range map[string]int{"canary=2": 2, "canary=1": 1, "canary=0": 0, "canary=-1": 0, "canary=x": 0, "2": 0, "node": 0} {
-		nodes, canaries := splitCanaries([]string{"a", member})
+		nodes, canaries := splitNumber([]string{"a", member}, canariesMember)
 		if or(canaries, 0) != want || (canaries != nil) != (want > 0) || slices.Contains(nodes, member) != (want == 0) || nodes[0] != "a" {
 			t.Errorf("%s: %v, %v", member, nodes, canaries)
 		}

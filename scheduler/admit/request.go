@@ -69,9 +69,9 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	}
 	ask.Canaries = canariesOf(h.Update, g.header.Update, was)
 	switch {
-	case distinctHosts(h.Constraints):
+	case distinctHosts(theirs(h.Constraints)):
 		ask.Distinct = DistinctInJob
-	case distinctHosts(g.header.Constraints), g.staticPort():
+	case distinctHosts(theirs(g.header.Constraints)), g.staticPort():
 		ask.Distinct = DistinctInGroup
 	}
 	for _, t := range g.tasks {
@@ -138,11 +138,8 @@ func (a *Ask) checkReservation(parameterized bool) error {
 
 // distinctHosts reports whether constraints keep allocs on different nodes, as Nomad
 // reads them.
-func distinctHosts(list []*Constraint) bool {
-	return slices.ContainsFunc(list, func(c *Constraint) bool {
-		if c == nil {
-			return false
-		}
+func distinctHosts(list []Constraint) bool {
+	return slices.ContainsFunc(list, func(c Constraint) bool {
 		ofNode := c.LTarget == nodeTarget || c.LTarget == "${node.unique.name}"
 		return c.Operand == "distinct_hosts" && c.RTarget != "false" ||
 			c.Operand == "distinct_property" && ofNode && (c.RTarget == "" || c.RTarget == "1")

@@ -164,8 +164,9 @@ func (a *affinity) plain() Affinity {
 // theirs are the constraints that the user wrote.
 func theirs(constraints []*Constraint) []Constraint {
 	var out []Constraint
-	for _, c := range constraints {
-		if c != nil && !c.ours() {
+	slots := slotsAt(constraints)
+	for i, c := range constraints {
+		if c != nil && !c.ours() && i != slots {
 			out = append(out, *c)
 		}
 	}

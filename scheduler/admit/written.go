@@ -17,6 +17,7 @@ type written struct {
 	Hold       string
 	Ranks      string `json:",omitempty"`
 	Candidates []string
+	Slots      int          `json:",omitempty"`
 	Bounds     []Constraint `json:",omitempty"` // those that bear a mark
 	Tasks      []writtenTask
 }
@@ -38,6 +39,9 @@ type writtenDevice struct {
 // registered as it was decided, and for no other.
 func (a *Ask) Fingerprint(d *Decision) string {
 	w := written{Key: a.Key(), Marked: true, Ranks: a.ranks(), Candidates: slices.Compact(slices.Sorted(slices.Values(d.Candidates)))}
+	if d.limited() {
+		w.Slots = d.Slots
+	}
 	for _, c := range d.Bounds {
 		if bound(c).ours() {
 			w.Bounds = append(w.Bounds, c)
@@ -62,6 +66,8 @@ func (a *Ask) Registered() string {
 	w := written{Key: a.Key(), Marked: true, Hold: a.Was.Hold, Ranks: a.toldRanks(), Candidates: slices.Sorted(slices.Values(a.Was.Candidates)), Bounds: a.Was.Bounds}
 	if w.Hold != "" { // earlier releases wrote candidates beside it
 		w.Candidates = nil
+	} else if len(w.Candidates) > 0 {
+		w.Slots = a.Was.Slots
 	}
 	for i := range a.Tasks {
 		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], &a.Was.Tasks[i]))
@@ -97,7 +103,7 @@ func (w written) sum() string {
 // Decision is what an earlier admission wrote, as a decision: applied to the
 // ask's job it changes nothing.
 func (e *Earlier) Decision(group string) Decision {
-	d := Decision{Group: group, Candidates: slices.Clone(e.Candidates), Bounds: slices.Clone(e.Bounds), Preferred: slices.Clone(e.Preferred), Tasks: slices.Clone(e.Tasks), WithoutCanaries: e.Canaries != nil}
+	d := Decision{Group: group, Candidates: slices.Clone(e.Candidates), Slots: e.Slots, Bounds: slices.Clone(e.Bounds), Preferred: slices.Clone(e.Preferred), Tasks: slices.Clone(e.Tasks), WithoutCanaries: e.Canaries != nil}
 	if e.Hold != "" {
 		d.Hold = parseHold(e.Hold)
 	}

@@ -132,6 +132,38 @@ func TestWhatWaitsNamesNoNode(t *testing.T) {
 	}
 }
 
+// How many allocs each candidate may get is written and read back beside the author's own number and
+// canaries, and taken out again with neither of them.
+func TestSlotsAreWritten(t *testing.T) {
+	const own, ours = `{"LTarget":"${node.unique.id}","RTarget":"2","Operand":"distinct_property"}`, "distinct_property"
+	for name, constraints := range map[string]string{"none": "", "the same": own, "another": strings.Replace(own, "2", "3", 1)} {
+		body := strings.Replace(jobWith(`"Meta":{"gpu":"1"}`), `"Name":"g"`, `"Name":"g","Update":{"Canary":4},"Constraints":[`+constraints+`]`, 1)
+		d := Decision{Group: "g", Candidates: []string{"node-a", "node-b"}, Slots: 2, WithoutCanaries: true, Tasks: []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 1}}}}}
+		author := strings.Count(body, ours)
+		for _, slots := range []int{2, 2, 1, 0} {
+			d.Slots = slots
+			body = string(applied(t, mustRead(t, body), d))
+			a := mustRead(t, body).Asks[0]
+			want := author + min(1, slots)
+			if n := strings.Count(body, ours); n != want || a.Was.Slots != slots || len(a.Was.Candidates) != 2 || a.Canaries != 4 || len(a.Constraints) != author || a.Distinct != "" {
+				t.Errorf("%s, %d slots: %d such constraints, %+v: %s", name, slots, n, a, body)
+			}
+			if a.Registered() != a.Fingerprint(&d) {
+				t.Errorf("%s, %d slots: it is not known again", name, slots)
+			}
+			other := d
+			if other.Slots++; a.Registered() == a.Fingerprint(&other) {
+				t.Errorf("%s, %d slots: it passes for another number", name, slots)
+			}
+		}
+		d.Slots, d.Hold = 2, &Hold{Kind: "room", Sentence: "none"}
+		body = string(applied(t, mustRead(t, body), d))
+		if a := mustRead(t, body).Asks[0]; strings.Count(body, ours) != author || a.Registered() != a.Fingerprint(&d) {
+			t.Errorf("%s, held: %s", name, body)
+		}
+	}
+}
+
 // Every golden file of an admission is read back as what was decided.
 func TestGoldenJobsAreReadBack(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join("testdata", "*.golden"))

@@ -43,7 +43,8 @@ func (d *decider) settle(g record.Group, units []blocks.Placed) record.Group {
 	if d.trial {
 		return g
 	}
-	g.Decision.Candidates, g.Decision.Bounds = candidates(tx, &g), blocks.Bounds(d.queue)
+	g.Decision.Bounds = blocks.Bounds(d.queue)
+	narrow(tx, &g)
 	g.Shown = d.shown(view.Placed, "")
 	for _, u := range units {
 		g.Shown.Choices = append(g.Shown.Choices, choice(tx, &u, d.why.Candidates))

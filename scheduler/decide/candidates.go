@@ -4,6 +4,7 @@ package decide
 
 import (
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,6 +18,33 @@ import (
 // a group has affinities. In larger clusters the best node might be outside
 // the sample, so the candidates are narrowed.
 const everyNode = 100
+
+// narrow sets the nodes that may run a group. One of which nothing runs and only a part has its room goes
+// there and nowhere else, and not more of it: Nomad would start the rest in any room that comes free.
+func narrow(tx *state.Tx, g *record.Group) {
+	nodes, most := slots(tx, g)
+	if most == 0 {
+		nodes = candidates(tx, g)
+	}
+	g.Decision.Candidates, g.Decision.Slots = nodes, most
+}
+
+// slots are the nodes that allocs of a group are promised, and how many of them the most on one; none
+// where something of it runs, or all of it has its room.
+func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
+	key := nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}
+	if !places(&g.Ask) || len(g.Only) > 0 || tx.Live(key, g.Ask.Group) > 0 || tx.Assumed(key, g.Ask.Group) >= g.Ask.Count {
+		return nil, 0
+	}
+	each := map[string]int{}
+	for _, a := range tx.AssumedOf(key) {
+		if a.Group == g.Ask.Group {
+			each[a.Usage.NodeID]++
+			most = max(most, each[a.Usage.NodeID])
+		}
+	}
+	return slices.Sorted(maps.Keys(each)), most
+}
 
 // candidates are the nodes that may run a group. Nil means every node: in
 // clusters that Nomad looks at as a whole, nothing is gained by less. In

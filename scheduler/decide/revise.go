@@ -182,7 +182,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	}
 	if !r.Retry {
 		if !a.Later {
-			g.Decision.Candidates = candidates(tx, &g)
+			narrow(tx, &g)
 		}
 		return g, nil
 	}
@@ -261,7 +261,7 @@ func promisedTo(key nomad.JobKey, group string, promises []Promise) (list []plac
 
 func sameDecision(x, y *admit.Decision) bool {
 	sameHold := x.Hold == nil && y.Hold == nil || x.Hold != nil && y.Hold != nil && *x.Hold == *y.Hold
-	sameNodes := x.Hold != nil || slices.Equal(x.Candidates, y.Candidates) // a hold stands for all of them
+	sameNodes := x.Hold != nil || x.Slots == y.Slots && slices.Equal(x.Candidates, y.Candidates) // a hold stands for all of them
 	return sameHold && sameNodes && x.OnCPU == y.OnCPU && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Preferred, y.Preferred) && slices.Equal(x.Bounds, y.Bounds) && sameDevices(x.Tasks, y.Tasks)
 }
 

@@ -35,6 +35,9 @@ func HasRoom(tx *state.Tx, g *record.Group) bool {
 // FitsOutside reports whether a node that is not among the candidates has room for
 // a group: its candidates died or filled up.
 func FitsOutside(tx *state.Tx, g *record.Group) bool {
+	if g.Decision.Slots > 0 {
+		return tx.RoomFor(blocks.NeedOf(tx, g)).AnyNow(g.Excluded)
+	}
 	if len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 {
 		return false
 	}

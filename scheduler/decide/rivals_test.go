@@ -301,10 +301,10 @@ func TestARivalThatRepeatsIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
-			s.Tenant(t, "low", 10, "a", 0, 0, 16)
 			rival := servicetest.Ask("rival", "1", 2)
 			rival.JobType, rival.Priority = "batch", row.priority
-			s.Submit(t, rival)
+			s.Submit(t, rival) // there is room for both
+			s.Tenant(t, "low", 10, "a", 0, 0, 16)
 			s.Register(rival)
 			s.Run(rival, "rival-0", "b", 0, 0, 16)
 			s.Pass(time.Hour)

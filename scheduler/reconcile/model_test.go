@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -451,8 +452,28 @@ func preference(g *api.TaskGroup, n *api.Node) (weight int) {
 	return weight
 }
 
+// full reports whether a node has as many allocs of a group as a constraint distinct_property allows.
+func (m *model) full(n *api.Node, j *modelJob, g *api.TaskGroup, in *modelAlloc) bool {
+	has := 0
+	for _, a := range m.allocs {
+		if a != in && a.stopping == 0 && a.stub.NodeID == n.ID && a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stub.TaskGroup == *g.Name {
+			has++
+		}
+	}
+	return slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool {
+		if c.Operand != "distinct_property" || c.LTarget != "${node.unique.id}" {
+			return false
+		}
+		most, err := strconv.Atoi(cmp.Or(c.RTarget, "1"))
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		return has >= most
+	})
+}
+
 func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool, in *modelAlloc) bool {
-	if n.SchedulingEligibility != "eligible" || !admitted(g, n) || m.refuses != nil && m.refuses(j, n) != "" {
+	if n.SchedulingEligibility != "eligible" || !admitted(g, n) || m.full(n, j, g, in) || m.refuses != nil && m.refuses(j, n) != "" {
 		return false
 	}
 	taken := map[string]bool{}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -149,6 +150,26 @@ func (h *modelRun) inVain(log []string) (lines []string) {
 // for it: until the next look of the loop, after a pause where the last one could not help it.
 const waitingInNomad = 15
 
+// keepsToItsRoom reports whether Nomad may start a group only on nodes that have or were promised allocs of
+// it, and not more of them.
+func (h *modelRun) keepsToItsRoom(tx *state.Tx, j *modelJob, g *api.TaskGroup) bool {
+	booked := map[string]int{}
+	for _, p := range tx.AssumedOf(j.key) {
+		if p.Group == *g.Name {
+			booked[p.Usage.NodeID]++
+		}
+	}
+	for _, a := range h.allocs {
+		if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stub.TaskGroup == *g.Name && a.stopping == 0 {
+			booked[a.stub.NodeID]++
+		}
+	}
+	return len(booked) > 0 && !slices.ContainsFunc(h.nodes, func(n *api.Node) bool { return admitted(g, n) && booked[n.ID] == 0 }) &&
+		slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool {
+			return c.Operand == "distinct_property" && c.RTarget == strconv.Itoa(slices.Max(slices.Collect(maps.Values(booked))))
+		})
+}
+
 // noteWaiting notes what waits in Nomad, where it could start at any time: no hold keeps it, and its room
 // is not booked. The rest of what runs in part is let be, and so is what may not be registered again,
 // what came around the service, and what Nomad refuses for a reason of its own.
@@ -168,7 +189,7 @@ func (h *modelRun) noteWaiting() {
 				g, known := r.Groups[group]
 				registered := j.job.LookupTaskGroup(group)
 				held := slices.ContainsFunc(constraintsOf(registered), func(c string) bool { return strings.Contains(c, ": waits for ") })
-				if !known || held || len(registered.Tasks[0].Resources.Devices) == 0 || tx.Assumed(j.key, group) >= missing {
+				if !known || held || len(registered.Tasks[0].Resources.Devices) == 0 || tx.Assumed(j.key, group) >= missing || h.keepsToItsRoom(tx, j, registered) {
 					continue
 				}
 				name := j.key.String() + "/" + g.Ask.Group

@@ -252,7 +252,7 @@ func useBlocks(t *nomad.Task, blocks []admit.Device) {
 
 // WasOf is what an admission leaves in a job.
 func WasOf(d admit.Decision) *admit.Earlier {
-	was := &admit.Earlier{Candidates: d.Candidates, Preferred: d.Preferred, Tasks: d.Tasks}
+	was := &admit.Earlier{Candidates: d.Candidates, Slots: d.Slots, Preferred: d.Preferred, Tasks: d.Tasks}
 	if d.Hold != nil {
 		was.Hold = d.Hold.Kind + ": " + d.Hold.Sentence
 	}
