@@ -140,3 +140,44 @@ func positions(ctx context.Context, t *testing.T, c *cluster.Cluster, waiting, v
 	end("other")
 	return took
 }
+
+// Room that comes free goes to the first that waits, and not to the rest of a job that runs in part: Nomad
+// starts no more of that than it has room for. The rest starts once it is its turn.
+func TestRoomThatComesFreeIsNotForTheRestOfAJob(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, "preemption { enabled = false }\n")
+	admitted(ctx, t, r, job{id: "other", meta: map[string]string{"gpu": "1"}})
+	runs(ctx, t, c.API, "other", 1)
+	admitted(ctx, t, r, job{id: "part", priority: 30, count: 3, meta: map[string]string{"gpu": "7G"}})
+	part := runs(ctx, t, c.API, "part", 2)
+	admitted(ctx, t, r, job{id: "first", priority: 70, meta: map[string]string{"gpu": "1"}})
+	started := func(id string, n int) {
+		t.Helper()
+		until(ctx, t, fmt.Sprintf("run %d of %s", n, id), 40*time.Second, func() (bool, string) {
+			live := allocs(ctx, t, c.API, "default", id)
+			return len(live) == n && live[0].ClientStatus == "running", fmt.Sprintf("%d of %d", len(live), n)
+		})
+	}
+	if err := c.Stop(ctx, "other"); err != nil {
+		t.Fatal(err)
+	}
+	started("first", 1)
+	list, _, err := c.API.Jobs().Allocations("part", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 {
+		t.Errorf("%d allocs of the job that runs in part were started, want 2", len(list))
+	}
+	if err := c.Stop(ctx, "first"); err != nil {
+		t.Fatal(err)
+	}
+	started("part", 3)
+	for _, was := range part {
+		if a, _, err := c.API.Allocations().Info(was.ID, nil); err != nil || a.DesiredStatus != "run" {
+			t.Errorf("an alloc that ran was stopped: %v", err)
+		}
+	}
+	doubleBooked(ctx, t, c.API)
+}

@@ -19,8 +19,8 @@ import (
 // the sample, so the candidates are narrowed.
 const everyNode = 100
 
-// narrow sets the nodes that may run a group. One of which nothing runs and only a part has its room goes
-// there and nowhere else, and not more of it: Nomad would start the rest in any room that comes free.
+// narrow sets the nodes that may run a group. One of which only a part has its room goes there and
+// nowhere else, and not more of it: Nomad would start the rest in any room that comes free.
 func narrow(tx *state.Tx, g *record.Group) {
 	nodes, most := slots(tx, g)
 	if most == 0 {
@@ -29,19 +29,34 @@ func narrow(tx *state.Tx, g *record.Group) {
 	g.Decision.Candidates, g.Decision.Slots = nodes, most
 }
 
-// slots are the nodes that allocs of a group are promised, and how many of them the most on one; none
-// where something of it runs, or all of it has its room.
+// slots are the nodes where allocs of a group run or are promised room, and how many the most on one;
+// none where all of it has its room or goes back as one, or Nomad did not start it on the nodes that it was
+// given.
 func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	key := nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}
-	if !places(&g.Ask) || len(g.Only) > 0 || tx.Live(key, g.Ask.Group) > 0 || tx.Assumed(key, g.Ask.Group) >= g.Ask.Count {
+	if !places(&g.Ask) || len(g.Only) > 0 || g.Widened > 0 || g.Ask.Together() == g.Ask.Count {
 		return nil, 0
 	}
 	each := map[string]int{}
+	for _, a := range tx.AllocsOf(key) {
+		if a.Group == g.Ask.Group && !a.Stopping && g.Excluded[a.NodeID] == "" {
+			each[a.NodeID]++
+		}
+	}
 	for _, a := range tx.AssumedOf(key) {
 		if a.Group == g.Ask.Group {
 			each[a.Usage.NodeID]++
-			most = max(most, each[a.Usage.NodeID])
 		}
+	}
+	all := 0
+	for _, n := range each {
+		all, most = all+n, max(most, n)
+	}
+	switch {
+	case all >= g.Ask.Count:
+		return nil, 0
+	case all == 0 && tx.Live(key, g.Ask.Group) > 0 && tx.Missing(key, g.Ask.Group) > 0: // all that runs is on nodes that it is to leave
+		return []string{blocks.NoNode}, 1
 	}
 	return slices.Sorted(maps.Keys(each)), most
 }
@@ -128,7 +143,17 @@ func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	if b == nil || r == nil || len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 || len(g.Only) > 0 || g.Widened > 1 {
 		return false
 	}
+	if g.Decision.Slots > 0 && !slices.ContainsFunc(g.Decision.Candidates, func(id string) bool { return unused(tx, key, g, id) }) {
+		return false
+	}
 	return tx.Now().Sub(b.Since) > startTime && tx.Now().Sub(r.At) > startTime
+}
+
+// unused reports whether a node has room for a group of which nothing runs there or is promised to.
+func unused(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) bool {
+	runs := slices.ContainsFunc(tx.AllocsOf(key), func(a *nomad.Alloc) bool { return a.Group == g.Ask.Group && a.NodeID == node })
+	promised := slices.ContainsFunc(tx.AssumedOf(key), func(a *state.Assumed) bool { return a.Group == g.Ask.Group && a.Usage.NodeID == node })
+	return !runs && !promised && tx.RoomFor(blocks.NeedOf(tx, g)).On(node) == state.FitsNow
 }
 
 // enough bounds the search for nodes that have room now: once there are enough that will have it

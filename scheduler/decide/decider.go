@@ -99,6 +99,9 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 	missing := d.ask.Count - d.tx.Live(d.key, d.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || underWay(d.tx, d.key, d.ask, &was)) {
 		d.tx.AssumeRest(d.key, d.ask.Group, was.Assumed, missing)
+		if g.Decision.Slots > 0 {
+			narrow(d.tx, &g)
+		}
 		return g, nil
 	}
 	return d.refill(g)
@@ -200,8 +203,6 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 		switch {
 		case i == 0 && d.tx.Reservation(d.ask.Reservation) != nil: // else it was claimed, or is over
 			u, err = claim(a)
-		case s.running > 0:
-			u, err = blocks.Cluster(d.tx).Place(a.parts)
 		default:
 			if u, made, err = placeIn(a, made); u.Node == "" {
 				u, kept, err = d.placeUnkept(a)

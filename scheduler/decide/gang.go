@@ -285,10 +285,11 @@ func withGangs(tx *state.Tx, victims []place.Usage) []place.Usage {
 }
 
 // WouldStart reports whether a group that is held, and all of its gang, would be let
-// go if it was decided about now. Nothing is changed.
+// go if it was decided about now, or another alloc of one that runs in part would get room. Nothing is
+// changed.
 func WouldStart(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) bool {
-	hold, err := holdNow(tx, key, g, window)
-	return err == nil && hold == nil
+	next, err := decidedNow(tx, key, g, window)
+	return err == nil && next.Decision.Hold == nil && (len(next.Assumed) > 0 || g.Decision.Hold != nil)
 }
 
 // WouldWaitForQuota reports whether a group that is held for something else, such as its turn, would
@@ -298,19 +299,20 @@ func WouldWaitForQuota(tx *state.Tx, key nomad.JobKey, g *record.Group, window *
 	if q == nil || g.Decision.Hold == nil || g.Decision.Hold.Kind == view.WaitsForQuota || tx.OverQuota(q.Name, g.Cost) == "" {
 		return false
 	}
-	hold, err := holdNow(tx, key, g, window)
+	next, err := decidedNow(tx, key, g, window)
+	hold := next.Decision.Hold
 	return err == nil && hold != nil && hold.Kind == view.WaitsForQuota
 }
 
-// holdNow is what a group would be held for if it was decided about now; nil: it would not be.
-func holdNow(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) (hold *admit.Hold, err error) {
+// decidedNow is the hold of a group and the room that it would get if it was decided about now.
+func decidedNow(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) (now record.Group, err error) {
 	tx.Try(func() {
 		defer tx.Savepoint(key)()
 		asked := asRegistered(tx, key, g.Ask)
 		var next map[string]record.Group
 		if next, err = reconsiderAll(tx, key, &asked, tx.Record(key).Groups, window); err == nil {
-			hold = next[g.Ask.Group].Decision.Hold
+			now = next[g.Ask.Group]
 		}
 	})
-	return hold, err
+	return now, err
 }

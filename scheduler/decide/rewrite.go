@@ -21,10 +21,12 @@ func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	return err == nil && len(a.parts) > 0 && fitsNow(without(a, g.Excluded))
 }
 
-// GoesBack reports whether a group that was let go, but has not started, has no room any more:
-// it waits in its place again, or goes where there is some.
+// GoesBack reports whether a group that was let go has no room for what has not started: it waits in its
+// place again, or goes where there is some. One that runs in part keeps to the nodes where it runs.
 func GoesBack(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	return places(&g.Ask) && !g.Ask.Gang && g.Decision.Hold == nil && tx.Live(key, g.Ask.Group) == 0 && mayHold(tx, key, &g.Ask) && !HasRoom(tx, g)
+	_, most := slots(tx, g)
+	keeps := tx.Live(key, g.Ask.Group) > 0 && (g.Decision.Slots > 0 || most == 0)
+	return places(&g.Ask) && !g.Ask.Gang && g.Decision.Hold == nil && !keeps && mayHold(tx, key, &g.Ask) && !tx.RoomFor(blocks.NeedOf(tx, g)).AnyNow(g.Excluded)
 }
 
 // HasRoom reports whether any node has room for a group's device blocks as they are.
@@ -35,9 +37,6 @@ func HasRoom(tx *state.Tx, g *record.Group) bool {
 // FitsOutside reports whether a node that is not among the candidates has room for
 // a group: its candidates died or filled up.
 func FitsOutside(tx *state.Tx, g *record.Group) bool {
-	if g.Decision.Slots > 0 {
-		return tx.RoomFor(blocks.NeedOf(tx, g)).AnyNow(g.Excluded)
-	}
 	if len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 {
 		return false
 	}

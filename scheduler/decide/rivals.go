@@ -195,7 +195,7 @@ func mayStartOn(tx *state.Tx, w *state.Waiting, node string) bool {
 		return true
 	}
 	g := r.Groups[w.Group]
-	return len(g.Decision.Candidates) == 0 || slices.Contains(g.Decision.Candidates, node) || g.Excluded[node] != ""
+	return g.Decision.Slots == 0 && (len(g.Decision.Candidates) == 0 || slices.Contains(g.Decision.Candidates, node) || g.Excluded[node] != "")
 }
 
 // needFor is what a registered group needs; nil where it waits for

@@ -216,14 +216,14 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
-	} else if !decide.GoesBack(tx, w.Job, g) && !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
-		if f.widens(tx, g, w) {
+	} else if widens := f.widens(tx, g, w); !decide.GoesBack(tx, w.Job, g) && (widens && g.Decision.Slots > 0 || !f.findsRoom(tx, g, w) && !f.overtakes(tx, g, w)) {
+		if widens {
 			f.widened = tx.Now()
 			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
 		}
 		return nil
 	}
-	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true}}
+	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Include: over(tx, tx.Record(w.Job), g.Excluded)}}
 }
 
 // fallsBack finds a group that has waited for GPUs as long as it is to. One that was changed
@@ -243,6 +243,15 @@ func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *It
 		}
 	}
 	return nil
+}
+
+// findsRoom reports whether a group that was let go waits for room, and there is some that Nomad may not
+// give it.
+func (f *Finder) findsRoom(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	if g.Decision.Slots > 0 {
+		return f.wouldStart(tx, g, w)
+	}
+	return f.fitsElsewhere(tx, g, w)
 }
 
 // fitsElsewhere reports whether a group that waits for room would find some on other
@@ -328,6 +337,8 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
 		return nil
+	case hold == nil && g.Decision.Slots > 0 && !tx.MayRepeat(w.Job): // it could not be given one alloc more
+		return nil
 	case hold != nil && (hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
 	case hold != nil && hold.Kind == view.WaitsForPriority:
 		q.what = lookForOther
@@ -367,6 +378,9 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 				p.Assume(tx)
 			}
 			f.window = nil // what comes after it may have that room no more
+		}
+		if g.Decision.Slots > 0 { // Nomad starts it there once it may have one alloc more
+			return &Item{Job: w.Job, Revision: madeFor(w.Group, e)}
 		}
 		return nil
 	}

@@ -166,13 +166,14 @@ func (h *modelRun) keepsToItsRoom(tx *state.Tx, j *modelJob, g *api.TaskGroup) b
 	}
 	return len(booked) > 0 && !slices.ContainsFunc(h.nodes, func(n *api.Node) bool { return admitted(g, n) && booked[n.ID] == 0 }) &&
 		slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool {
-			return c.Operand == "distinct_property" && c.RTarget == strconv.Itoa(slices.Max(slices.Collect(maps.Values(booked))))
+			n, err := strconv.Atoi(c.RTarget)
+			return err == nil && c.Operand == "distinct_property" && n <= slices.Max(slices.Collect(maps.Values(booked)))
 		})
 }
 
 // noteWaiting notes what waits in Nomad, where it could start at any time: no hold keeps it, and its room
-// is not booked. The rest of what runs in part is let be, and so is what may not be registered again,
-// what came around the service, and what Nomad refuses for a reason of its own.
+// is not booked. What may not be registered again is let be, and so is what came around the service, what
+// starts on every node, a gang that goes back as one, and what Nomad refuses for a reason of its own.
 func (h *modelRun) noteWaiting() {
 	if h.unheld == nil {
 		h.unheld = map[string]int{}
@@ -183,7 +184,7 @@ func (h *modelRun) noteWaiting() {
 		for _, j := range h.jobs {
 			for group, missing := range j.blocked {
 				r := tx.Record(j.key)
-				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || h.holds(j) > 0 || h.refused(j) || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || h.refused(j) || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
 					continue
 				}
 				g, known := r.Groups[group]
@@ -194,7 +195,7 @@ func (h *modelRun) noteWaiting() {
 				}
 				name := j.key.String() + "/" + g.Ask.Group
 				if h.unheld[name] = before[name] + 1; h.unheld[name] == waitingInNomad {
-					h.waited = append(h.waited, fmt.Sprintf("%s %s: %v", time.Now().Format("04:05"), name, constraintsOf(registered)))
+					h.waited = append(h.waited, fmt.Sprintf("%s %s: %d of %d missing, %v", time.Now().Format("04:05"), name, missing, *registered.Count, constraintsOf(registered)))
 				}
 			}
 		}

@@ -66,7 +66,8 @@ func reopen(tx *state.Tx, skip map[string]bool) *Item {
 		r := tx.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			if include := over(tx, r, r.Groups[name].Excluded); len(include) > 0 {
-				return &Item{Job: key, Revision: decide.Revision{Group: name, Include: include}}
+				waits := tx.Missing(key, name) > 0 && r.Groups[name].Decision.Hold == nil // what is there for it now is in the same registration
+				return &Item{Job: key, Revision: decide.Revision{Group: name, Include: include, Retry: waits}}
 			}
 		}
 	}
