@@ -79,7 +79,7 @@ type Queue struct {
 	// MinRunS is for how many seconds its work is not evicted once it has started.
 	MinRunS int64 `json:"min_run_s"`
 	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what allocs hold. PromisedMilli counts
-	// beside it: what was admitted and has not started, and what is reserved.
+	// beside it: to admitted work that has not started, and to reservations.
 	QuotaMilli int64 `json:"quota_milli"`
 	UsedMilli  int64 `json:"used_milli"`
 
@@ -162,7 +162,7 @@ type Returning struct {
 	Queue string    `json:"queue,omitempty"`
 	Ask   string    `json:"ask"`   // of one: "8G,0.5"
 	Since time.Time `json:"since"` // when one was seen to have failed
-	// Text says what is kept for them, and until when.
+	// Text names the room that is kept for them, and until when.
 	Text string `json:"text"`
 }
 

@@ -22,8 +22,7 @@ type Start struct {
 	// soonest and latest.
 	Held   int `json:"held,omitempty"`
 	HeldOf int `json:"held_of,omitempty"`
-	// ShorterUntil is until when what comes still goes first if it is shorter; zero where it never
-	// does.
+	// ShorterUntil is until when later, shorter work still goes first; zero where it never does.
 	ShorterUntil time.Time `json:"shorter_until,omitzero"`
 }
 

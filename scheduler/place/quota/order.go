@@ -19,8 +19,8 @@ type Turn struct {
 	Later time.Duration
 }
 
-// LongestRun is the longest run by which work goes behind what is shorter, and what work counts
-// with of which nothing is known.
+// LongestRun is the longest run by which work goes behind shorter work, and the run that unknown
+// work counts with.
 const LongestRun = 7 * 24 * time.Hour
 
 // Later is how much later than it came work counts as having come where the shortest goes
@@ -35,7 +35,7 @@ func Later(run time.Duration) time.Duration {
 	return time.Duration(24 * math.Sqrt(run.Hours()) * float64(time.Hour))
 }
 
-// ShorterUntil is until when what comes still goes first if it is shorter; zero where it never does.
+// ShorterUntil is until when later, shorter work still goes first; zero where it never does.
 func (a Turn) ShorterUntil() time.Time {
 	if a.Later == 0 {
 		return time.Time{}

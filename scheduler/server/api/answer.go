@@ -81,7 +81,7 @@ func describe(err error) *problem {
 	return problemf(http.StatusInternalServerError, "internal error; the service's log says more")
 }
 
-// wouldFit is what there would be room for now in place of what is refused; nil where that
+// wouldFit is the request that there would be room for now in place of a refused one; nil where that
 // is not known.
 func wouldFit(err error) *view.Fits {
 	var instead *reserve.Instead

@@ -13,7 +13,7 @@
 //	GET    /api/v1/openapi.json, /healthz, /readyz
 //
 // Every answer is JSON. An error has a 4xx or 5xx status and says in "error"
-// what is wrong and what to do. While the service has no view of the cluster,
+// the fault and the remedy. While the service has no view of the cluster,
 // whatever needs one answers 503 with the reason.
 //
 // The caller's Nomad token, in the headers that Nomad reads, decides what the
@@ -203,7 +203,7 @@ func (a *API) picture(r *http.Request) (*view.Cluster, error) {
 	return c.Redact(func(namespace string) bool { return visible[namespace] }), nil
 }
 
-// visible reports whether the caller may see what is in a namespace. One that
+// visible reports whether the caller may see the jobs of a namespace. One that
 // is gone, and of which only the past is told, no one may.
 func (a *API) visible(r *http.Request, namespace string) (bool, error) {
 	err := a.Gate.MayReadNamespace(r.Context(), nomad.CallerToken(r.Header), namespace)

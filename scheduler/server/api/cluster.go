@@ -57,7 +57,7 @@ func pageOf(c *view.Cluster, from string, size int) *view.Cluster {
 	return &page
 }
 
-// Guarded serves what is made of the picture, as far as the caller may see it;
+// Guarded serves an answer made of the picture, as far as the caller may see it;
 // the API answers when there is none, or when the caller may not read at all.
 func (a *API) Guarded(serve func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error) http.Handler {
 	return a.wrap(route{handle: func(a *API, w http.ResponseWriter, r *http.Request) error {

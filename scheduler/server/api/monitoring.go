@@ -29,7 +29,7 @@ type Problem struct {
 	NodeName string `json:"node_name"`      // empty when it is the ledger
 	UUID     string `json:"uuid,omitempty"` // empty when it is the node
 	GPUType  string `json:"gpu_type,omitempty"`
-	// Reason says what is wrong and what to do.
+	// Reason names the fault and the remedy.
 	Reason string `json:"reason"`
 }
 
