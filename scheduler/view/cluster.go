@@ -78,8 +78,8 @@ type Queue struct {
 	MaxPriority     int      `json:"max_priority"`
 	// MinRunS is for how many seconds its work is not evicted once it has started.
 	MinRunS int64 `json:"min_run_s"`
-	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what allocs hold. PromisedMilli counts
-	// beside it: to admitted work that has not started, and to reservations.
+	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what allocs hold. PromisedMilli is promised
+	// beside it, to admitted work that has not started and to reservations.
 	QuotaMilli int64 `json:"quota_milli"`
 	UsedMilli  int64 `json:"used_milli"`
 
