@@ -41,6 +41,8 @@ type seen struct {
 	partition bool
 	// part is which of its GPU's partitions it is, parts how many the GPU shows.
 	part, parts int
+	// mode is how the GPU is partitioned; empty where the kernel does not tell.
+	mode string
 }
 
 // New makes a backend that has looked at nothing yet.

@@ -36,16 +36,30 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 		return hardware.Machine{}, errAbsent
 	}
 	found := hardware.Machine{Drivers: map[string]hardware.Driver{Vendor: {Version: o.version}}}
+	type inspected struct {
+		gpu  hardware.GPU
+		mode string
+	}
 	known := map[string]seen{}
 	for i, c := range o.cards {
 		uuid := b.uuid(c.first())
-		g, err := guard.Call(b.guard, uuid, func() hardware.GPU { return b.inspect(c, links(o.cards, i), uuid) })
-		if err != nil {
-			g = hardware.GPU{UUID: uuid, Problems: []hardware.Problem{hanging}}
+		answer, err := guard.Call(b.guard, uuid, func() inspected {
+			g, mode := b.inspect(c, links(o.cards, i), uuid)
+			return inspected{g, mode}
+		})
+		g, mode := answer.gpu, answer.mode
+		before, _ := b.found.Lookup(uuid)
+		switch {
+		case err != nil:
+			g, mode = hardware.GPU{UUID: uuid, Problems: []hardware.Problem{hanging}}, before.mode
+		case mode == "" && before.mode != "":
+			// The driver is being unloaded: its files are gone, and KFD's are not yet. Partitions
+			// of an unknown mode would be other devices.
+			return hardware.Machine{}, errAbsent
 		}
 		g.Vendor, g.Type, g.Index, g.Minor, g.Position = Vendor, "gpu", i, int(c.first().renderMinor), c.first().position
 		found.GPUs = append(found.GPUs, g)
-		known[uuid] = seen{card: c, owner: uuid}
+		known[uuid] = seen{card: c, owner: uuid, mode: mode}
 		for n, p := range g.Partitions {
 			if n < len(c.nodes) {
 				known[p.UUID] = seen{card: card{c.nodes[n : n+1]}, owner: uuid, partition: true, part: n, parts: len(c.nodes)}
@@ -97,11 +111,12 @@ func (b *Backend) uuid(n node) string {
 var hanging = hardware.Problem{Code: "amdgpu-timeout", Tentative: true, Message: "the amdgpu driver does not answer for this GPU",
 	Action: "look for amdgpu lines in the kernel log; it is healthy again when the driver answers, else reboot the node"}
 
-// inspect asks one GPU who and how it is.
-func (b *Backend) inspect(c card, near hardware.Links, uuid string) hardware.GPU {
+// inspect asks one GPU who and how it is, and how it is partitioned: empty where the kernel does not
+// tell.
+func (b *Backend) inspect(c card, near hardware.Links, uuid string) (g hardware.GPU, mode string) {
 	first := c.first()
 	dir := pciDir(first)
-	g := hardware.GPU{UUID: uuid, PCIBusID: first.pci(), Model: b.model(first), Traits: hardware.Traits{NUMANode: -1, Links: near, Target: target(first.gfx)}}
+	g = hardware.GPU{UUID: uuid, PCIBusID: first.pci(), Model: b.model(first), Traits: hardware.Traits{NUMANode: -1, Links: near, Target: target(first.gfx)}}
 	if node, ok := b.tree.Int(dir, "numa_node"); ok && node >= 0 {
 		g.NUMANode = int(node)
 	} else if !ok && first.cpu >= 0 {
@@ -117,8 +132,7 @@ func (b *Backend) inspect(c card, near hardware.Links, uuid string) hardware.GPU
 	g.MemoryMiB = max(0, per(total, 1<<20))
 	g.Dmem = b.tree.DmemRegion(g.PCIBusID)
 	g.Problems = b.health(dir)
-	b.findPartitions(c, &g)
-	return g
+	return g, b.findPartitions(c, &g)
 }
 
 // sumMemory is what all nodes of a card have; absent where one does not tell.
@@ -138,12 +152,13 @@ func sumMemory(c card) int64 {
 var partitionsOf = map[string]int{"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 
 // findPartitions adds a GPU's partitions; each is a device with a render
-// node of its own.
-func (b *Backend) findPartitions(c card, g *hardware.GPU) {
+// node of its own. It returns the mode, as inspect does.
+func (b *Backend) findPartitions(c card, g *hardware.GPU) (compute string) {
 	dir := pciDir(c.first())
-	compute, memory := strings.ToLower(b.tree.Line(dir, "current_compute_partition")), strings.ToLower(b.tree.Line(dir, "current_memory_partition"))
+	var memory string
+	compute, memory = strings.ToLower(b.tree.Line(dir, "current_compute_partition")), strings.ToLower(b.tree.Line(dir, "current_memory_partition"))
 	if len(c.nodes) == 1 && (compute == "" || compute == "spx") {
-		return
+		return compute
 	}
 	profile := compute
 	if profile == "" {
@@ -170,6 +185,7 @@ func (b *Backend) findPartitions(c card, g *hardware.GPU) {
 			Message: fmt.Sprintf("the GPU is in mode %s, and not all of its %d partitions are there", profile, expected),
 			Action:  "stop its tasks and set the mode again, or reset the GPU; see the amdgpu lines in the kernel log"}
 	}
+	return compute
 }
 
 // evenOut gives all partitions the memory of the smallest: the last has a little less
