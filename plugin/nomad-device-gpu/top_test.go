@@ -63,7 +63,7 @@ func TestTopWithoutATerminalIsPrintedOnce(t *testing.T) {
 		t.Fatalf("exit code %d, %q, %q", code, out, problems)
 	}
 	for _, want := range []string{
-		"Tesla V100-SXM2-32GB", "0.4 of 32 GiB", "34°C", "0 of 31", // a free GPU
+		"Tesla V100-SXM2-32GB", "0.3 of 32 GiB", "34°C", "0 of 31", // a free GPU
 		"MIG-c6c0794a  3g.20gb", "2 of 4", "ready, 3 starts", "xid-79", h100,
 		"default/train/greedy", "9 of 8 GiB", "73%", "0badcafe", "default/train/\uFFFD[2Jhostile", "- of 8 GiB", "suspended for 1m",
 	} {
