@@ -143,11 +143,13 @@ func parse(path string) (hcl.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := hclparse.NewParser().ParseHCL
+	var file *hcl.File
+	var diags hcl.Diagnostics
 	if filepath.Ext(path) == ".json" {
-		read = hclparse.NewParser().ParseJSON
+		file, diags = hclparse.NewParser().ParseJSON(text, path)
+	} else {
+		file, diags = hclparse.NewParser().ParseHCL(unquote(text, path), path)
 	}
-	file, diags := read(text, path)
 	if diags.HasErrors() {
 		return nil, hcltext.Error(diags)
 	}

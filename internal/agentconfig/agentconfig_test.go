@@ -43,13 +43,14 @@ func TestWhereTheConfigurationIsFound(t *testing.T) {
 		files map[string]string
 		want  config
 	}{
-		"inside alone":     {map[string]string{"a.hcl": `size = "2G"`}, config{"whole", "2G"}},
-		"agent":            {map[string]string{"a.hcl": "client {}\nplugin \"other\" {}\nplugin \"mine\" {\n config {\n  mode = \"slice\"\n }\n}\n"}, config{"slice", ""}},
-		"block alone":      {map[string]string{"a.hcl": "plugin \"mine\" {}\n"}, config{"whole", ""}},
-		"JSON":             {map[string]string{"a.json": `{"plugin": {"mine": {"config": {"mode": "slice"}}}}`}, config{"slice", ""}},
-		"JSON with lists":  {map[string]string{"a.json": `{"plugin": [{"mine": [{"config": [{"size": "2G"}]}]}]}`}, config{"whole", "2G"}},
-		"JSON inside":      {map[string]string{"a.json": `{"size": "2G"}`}, config{"whole", "2G"}},
-		"function":         {map[string]string{"a.hcl": `size = upper("2g")`}, config{"whole", "2G"}},
+		"inside alone":    {map[string]string{"a.hcl": `size = "2G"`}, config{"whole", "2G"}},
+		"agent":           {map[string]string{"a.hcl": "client {}\nplugin \"other\" {}\nplugin \"mine\" {\n config {\n  mode = \"slice\"\n }\n}\n"}, config{"slice", ""}},
+		"block alone":     {map[string]string{"a.hcl": "plugin \"mine\" {}\n"}, config{"whole", ""}},
+		"JSON":            {map[string]string{"a.json": `{"plugin": {"mine": {"config": {"mode": "slice"}}}}`}, config{"slice", ""}},
+		"JSON with lists": {map[string]string{"a.json": `{"plugin": [{"mine": [{"config": [{"size": "2G"}]}]}]}`}, config{"whole", "2G"}},
+		"JSON inside":     {map[string]string{"a.json": `{"size": "2G"}`}, config{"whole", "2G"}},
+		"function":        {map[string]string{"a.hcl": `size = upper("2g")`}, config{"whole", "2G"}},
+		"names in quotes, as HCL's first version has them": {map[string]string{"a.hcl": "client {\n meta {\n  \"rack.row\" = \"7\"\n  \"rack/row\" = \"8\"\n  \"1\" = \"9\"\n }\n chroot_env {\n  \"/usr/bin/env\" = \"/bin/env\"\n }\n options = { \"a.b\" = \"c=\" }\n}\nplugin \"mine\" {\n config {\n  \"mode\" = \"sl${lower(\"ICE\")}\"\n }\n}\n"}, config{"slice", ""}},
 		"folder":           {map[string]string{"a.hcl": "client {}\n", "b.hcl": "plugin \"mine\" {\n config {\n  mode = \"slice\"\n }\n}\n", "c.txt": "{{"}, config{"slice", ""}},
 		"halves in folder": {map[string]string{"a.hcl": "plugin \"mine\" {\n config {\n  mode = \"slice\"\n }\n}\n", "b.json": `{"plugin": {"mine": {"config": {"size": "2G"}}}}`}, config{"slice", "2G"}},
 	} {
@@ -125,4 +126,13 @@ func TestAgentsAreRead(t *testing.T) {
 	}
 	_, err = ReadAgent(filepath.Join(dir, "none"))
 	must.ErrorContains(t, err, "no such file")
+}
+
+// A mistake beside names in quotes is told where it stands.
+func TestMistakesKeepTheirPlaces(t *testing.T) {
+	path := write(t, map[string]string{"a.hcl": "client {\n meta { \"a.b\" = \"1\" }\n}\nplugin \"mine\" {\n config {\n  \"mode\" = \"slice\", \"size\" = 1 2\n }\n}\n"})
+	var got config
+	if err := plugin.Read(path, &got); err == nil || !strings.Contains(err.Error(), "a.hcl:6,") {
+		t.Errorf("got %v, want an error in line 6", err)
+	}
 }

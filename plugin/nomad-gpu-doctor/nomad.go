@@ -83,12 +83,22 @@ func diagnoseAgent(ctx context.Context, client *api.Client, address string, area
 		area.Fail(check, "set client { enabled = true }, or run this where Nomad's client is", "the agent at %s is not a client", address)
 		return "", false
 	}
-	if build := self.Member.Tags["build"]; version.WasTested(build) {
+	if build := buildOf(&self); version.WasTested(build) {
 		area.OK(check, "%s, version %s", address, build)
 	} else {
 		area.Warn(check, "docs/design/testing.md says what ran on which release", "%s, version %q: tests ran on Nomad %s to %s", address, build, version.OldestNomad, version.NewestNomad)
 	}
 	return id, true
+}
+
+// buildOf is an agent's version. Only servers are members with a tag for it.
+func buildOf(self *api.AgentSelf) string {
+	told, _ := self.Config["Version"].(map[string]any)
+	build, _ := told["Version"].(string)
+	if pre, _ := told["VersionPrerelease"].(string); pre != "" {
+		build += "-" + pre
+	}
+	return build
 }
 
 func diagnoseNode(node *api.Node, area *doctor.Area) {

@@ -72,8 +72,8 @@ func playNomad(t *testing.T, self string, status int, node *api.Node) {
 }
 
 const (
-	clientSelf = `{"member": {"Tags": {"build": "1.11.3"}}, "stats": {"client": {"node_id": "` + nodeID + `"}}}`
-	newerSelf  = `{"member": {"Tags": {"build": "99.1.0"}}, "stats": {"client": {"node_id": "` + nodeID + `"}}}`
+	clientSelf = `{"config": {"Version": {"Version": "1.11.3", "VersionPrerelease": ""}}, "member": {"Tags": null}, "stats": {"client": {"node_id": "` + nodeID + `"}}}`
+	newerSelf  = `{"config": {"Version": {"Version": "99.1.0", "VersionPrerelease": "dev"}}, "member": {"Tags": null}, "stats": {"client": {"node_id": "` + nodeID + `"}}}`
 	serverSelf = `{"member": {"Tags": {"build": "1.11.3"}}, "stats": {}}`
 )
 
@@ -95,7 +95,7 @@ func TestWhatNomadSees(t *testing.T) {
 		text   string
 	}{
 		"agent":             {clientSelf, 200, healthyNode(nil), "agent", doctor.OK, "1.11.3"},
-		"a newer agent":     {newerSelf, 200, healthyNode(nil), "agent", doctor.Warning, `"99.1.0": tests ran on Nomad 1.11.3 to `},
+		"a newer agent":     {newerSelf, 200, healthyNode(nil), "agent", doctor.Warning, `"99.1.0-dev": tests ran on Nomad 1.11.3 to `},
 		"ACLs":              {"Permission denied", 403, nil, "agent", doctor.Failed, "NOMAD_TOKEN"},
 		"another server":    {"what?", 500, nil, "agent", doctor.Failed, "does not answer"},
 		"no client":         {serverSelf, 200, nil, "agent", doctor.Failed, "is not a client"},
