@@ -119,8 +119,10 @@ func (n *Node) driverConfig() string {
 // waitRegistered returns when the client has told the server about itself.
 func (n *Node) waitRegistered(ctx context.Context, ended <-chan struct{}) error {
 	return retry(ctx, "wait for "+n.Name, ended, n.Log("nomad"), func() error {
-		self, err := n.API.Agent().Self()
-		if err != nil {
+		asked, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		var self api.AgentSelf
+		if _, err := n.API.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(asked)); err != nil {
 			return err
 		}
 		n.ID = self.Stats["client"]["node_id"]
@@ -156,6 +158,10 @@ func unknown(err error) bool {
 	var refused api.UnexpectedResponseError
 	return errors.As(err, &refused) && refused.StatusCode() == http.StatusNotFound
 }
+
+// answerTime is how long an agent that starts may take for an answer: it can accept a connection that
+// it never answers.
+const answerTime = 10 * time.Second
 
 // retryPause is the time between two questions that Nomad cannot block on.
 const retryPause = 50 * time.Millisecond
