@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package service
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// recutNode has one H100 that is cut into seven, whose layout follows demand.
+func recutNode(rule string) cluster.NodeOptions {
+	return cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "recut.hcl"), GPUs: "gpu {\n mode = \"mig\"\n layout = \"demand\"\n" + rule + "\n}"}
+}
+
+// instances asks for MIG instances by a device block.
+func instances(profile string) []*api.RequestedDevice {
+	one := uint64(1)
+	return []*api.RequestedDevice{{Name: "nvidia/mig/" + profile, Count: &one}}
+}
+
+// layouts are the GPUs of the cluster as their device plugins tell, by node.
+func layouts(ctx context.Context, t *testing.T, c *cluster.Cluster) map[string]gpu.MIGDemand {
+	t.Helper()
+	all := map[string]gpu.MIGDemand{}
+	for _, n := range c.Nodes {
+		node, _, err := c.API.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range node.NodeResources.Devices {
+			if told := group.Attributes[gpu.AttrMIGDemand]; told != nil {
+				list, err := gpu.ParseMIGDemand(told.String())
+				if err != nil || len(list) != 1 {
+					t.Fatal(list, err)
+				}
+				all[n.ID] = list[0]
+			}
+		}
+	}
+	return all
+}
+
+// heldBy are the device instances of the only alloc of a job, which runs.
+func heldBy(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (alloc string, node string, devices []string) {
+	t.Helper()
+	a, _, err := c.API.Allocations().Info(runs(ctx, t, c.API, id, 1)[0].ID, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range a.AllocatedResources.Tasks {
+		for _, d := range task.Devices {
+			devices = append(devices, d.DeviceIDs...)
+		}
+	}
+	return a.ID, a.NodeID, devices
+}
+
+// GPUs are cut again for what waits: a job of plain Nomad, and one through the service. The
+// tasks beside are not touched, and without the service everything stays as it is.
+func TestGPUsAreCutForWhatWaits(t *testing.T) {
+	t.Parallel()
+	ctx, c := startNodes(t, recutNode(""), recutNode(""))
+	for _, id := range []string{"busy-0", "busy-1"} {
+		if err := submit(ctx, c.API, job{id: id, devices: instances("1g.10gb")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type holding struct {
+		alloc, node string
+		devices     []string
+	}
+	hold := func(id string) (h holding) { h.alloc, h.node, h.devices = heldBy(ctx, t, c, id); return h }
+	before := map[string]holding{"busy-0": hold("busy-0"), "busy-1": hold("busy-1")}
+
+	r := serve(ctx, t, c, "")
+	admits(ctx, t, r)
+	if err := submit(ctx, c.API, job{id: "plain", devices: instances("3g.40gb")}); err != nil {
+		t.Fatal(err)
+	}
+	before["plain"] = hold("plain")
+	admitted(ctx, t, r, job{id: "placed", devices: instances("2g.20gb")})
+	before["placed"] = hold("placed")
+	for id, was := range before {
+		if now := hold(id); now.alloc != was.alloc || !slices.Equal(now.devices, was.devices) {
+			t.Errorf("job %s: %+v became %+v", id, was, now)
+		}
+	}
+	r.says(ctx, t, "recut", "become 3g.40gb", "become 2g.20gb")
+	told := layouts(ctx, t, c)
+	if cuts := len(told[c.Nodes[0].ID].Cuts) + len(told[c.Nodes[1].ID].Cuts); cuts != 2 {
+		t.Errorf("two jobs had GPUs cut %d times: %+v", cuts, told)
+	}
+	for id, h := range before {
+		d := told[h.node]
+		if !slices.ContainsFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.UUID == strings.TrimPrefix(h.devices[0], "nvidia/mig/") }) {
+			t.Errorf("job %s has %v, and its GPU %+v", id, h.devices, d.Instances)
+		}
+	}
+
+	r.kill(syscall.SIGKILL)
+	if err := submit(ctx, c.API, job{id: "after", devices: instances("1g.10gb")}); err != nil {
+		t.Fatal(err)
+	}
+	before["after"] = hold("after")
+	for id, was := range before {
+		if now := hold(id); now.alloc != was.alloc {
+			t.Errorf("without the service, job %s: %+v became %+v", id, was, now)
+		}
+	}
+	now := layouts(ctx, t, c)
+	for id, d := range told {
+		if !slices.Equal(now[id].Instances, d.Instances) {
+			t.Errorf("without the service, %+v became %+v", d.Instances, now[id].Instances)
+		}
+	}
+}
+
+// says waits until the service tells of events whose texts have some words.
+func (r *replica) says(ctx context.Context, t *testing.T, kind string, words ...string) {
+	t.Helper()
+	var picture struct{ Events []struct{ Kind, Text string } }
+	until(ctx, t, "tell of it", 20*time.Second, func() (bool, string) {
+		r.call(ctx, t, "GET", "/api/v1/gpu/cluster", "", &picture)
+		for _, word := range words {
+			found := false
+			for _, e := range picture.Events {
+				found = found || e.Kind == kind && strings.Contains(e.Text, word)
+			}
+			if !found {
+				return false, fmt.Sprintf("%+v", picture.Events)
+			}
+		}
+		return true, ""
+	})
+}
