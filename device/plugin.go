@@ -43,7 +43,7 @@ var _ device.DevicePlugin = (*Plugin)(nil)
 // NewPlugin makes a plugin that does nothing before SetConfig. It ends with the
 // context.
 func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
-	agent, _ := procs.Find(os.Getppid()) // one that has ended is none
+	agent, _ := procs.Find(os.Getppid()) // nothing where the agent has ended
 	return &Plugin{log: log.Named("gpu"), ctx: ctx, agent: agent, outdated: make(chan struct{})}
 }
 

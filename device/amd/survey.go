@@ -36,17 +36,10 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 		return hardware.Machine{}, errAbsent
 	}
 	found := hardware.Machine{Drivers: map[string]hardware.Driver{Vendor: {Version: o.version}}}
-	type inspected struct {
-		gpu  hardware.GPU
-		mode string
-	}
 	known := map[string]seen{}
 	for i, c := range o.cards {
 		uuid := b.uuid(c.first())
-		answer, err := guard.Call(b.guard, uuid, func() inspected {
-			g, mode := b.inspect(c, links(o.cards, i), uuid)
-			return inspected{g, mode}
-		})
+		answer, err := guard.Call(b.guard, uuid, func() inspected { return b.inspect(c, links(o.cards, i), uuid) })
 		g, mode := answer.gpu, answer.mode
 		before, _ := b.found.Lookup(uuid)
 		switch {
@@ -111,12 +104,17 @@ func (b *Backend) uuid(n node) string {
 var hanging = hardware.Problem{Code: "amdgpu-timeout", Tentative: true, Message: "the amdgpu driver does not answer for this GPU",
 	Action: "look for amdgpu lines in the kernel log; it is healthy again when the driver answers, else reboot the node"}
 
-// inspect asks one GPU who and how it is, and how it is partitioned: empty where the kernel does not
-// tell.
-func (b *Backend) inspect(c card, near hardware.Links, uuid string) (g hardware.GPU, mode string) {
+// inspected is a GPU with the mode in which it is partitioned; empty where the kernel does not tell.
+type inspected struct {
+	gpu  hardware.GPU
+	mode string
+}
+
+// inspect asks one GPU who and how it is.
+func (b *Backend) inspect(c card, near hardware.Links, uuid string) inspected {
 	first := c.first()
 	dir := pciDir(first)
-	g = hardware.GPU{UUID: uuid, PCIBusID: first.pci(), Model: b.model(first), Traits: hardware.Traits{NUMANode: -1, Links: near, Target: target(first.gfx)}}
+	g := hardware.GPU{UUID: uuid, PCIBusID: first.pci(), Model: b.model(first), Traits: hardware.Traits{NUMANode: -1, Links: near, Target: target(first.gfx)}}
 	if node, ok := b.tree.Int(dir, "numa_node"); ok && node >= 0 {
 		g.NUMANode = int(node)
 	} else if !ok && first.cpu >= 0 {
@@ -132,7 +130,8 @@ func (b *Backend) inspect(c card, near hardware.Links, uuid string) (g hardware.
 	g.MemoryMiB = max(0, per(total, 1<<20))
 	g.Dmem = b.tree.DmemRegion(g.PCIBusID)
 	g.Problems = b.health(dir)
-	return g, b.findPartitions(c, &g)
+	mode := b.findPartitions(c, &g)
+	return inspected{g, mode}
 }
 
 // sumMemory is what all nodes of a card have; absent where one does not tell.
@@ -152,11 +151,10 @@ func sumMemory(c card) int64 {
 var partitionsOf = map[string]int{"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 
 // findPartitions adds a GPU's partitions; each is a device with a render
-// node of its own. It returns the mode, as inspect does.
-func (b *Backend) findPartitions(c card, g *hardware.GPU) (compute string) {
+// node of its own. It returns the mode, empty where the kernel does not tell.
+func (b *Backend) findPartitions(c card, g *hardware.GPU) string {
 	dir := pciDir(c.first())
-	var memory string
-	compute, memory = strings.ToLower(b.tree.Line(dir, "current_compute_partition")), strings.ToLower(b.tree.Line(dir, "current_memory_partition"))
+	compute, memory := strings.ToLower(b.tree.Line(dir, "current_compute_partition")), strings.ToLower(b.tree.Line(dir, "current_memory_partition"))
 	if len(c.nodes) == 1 && (compute == "" || compute == "spx") {
 		return compute
 	}

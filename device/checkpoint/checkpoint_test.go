@@ -41,13 +41,13 @@ func TestOneProcessThatDoesNotTellHidesNoOther(t *testing.T) {
 	}
 }
 
-// locking is states that change, of which some are not told.
+// locking is a CUDA whose processes change their states, and some of them do not tell theirs.
 type locking struct{ states }
 
 func (l locking) Unlock(pid int) error { l.states[pid] = gpu.ProcessRunning; return nil }
 
-// What is locked goes on beside a process that does not tell, and a neighbor's such process
-// is named as what keeps a task from coming back.
+// Locked processes go on beside one that does not tell its state, and a neighbor's such process
+// is named as the one that keeps a task from coming back.
 func TestAProcessThatDoesNotTellHoldsNoOther(t *testing.T) {
 	c := locking{states{1: gpu.ProcessLocked, 3: gpu.ProcessCheckpointed}}
 	a, err := Answer(c, nil, gpu.CheckpointRequest{Action: gpu.CheckpointUnlock, PIDs: []int{1, 2}})

@@ -170,8 +170,8 @@ func (k *keeper) acquire(ctx context.Context) error {
 	return nil
 }
 
-// testGate tries the gate's way to each new daemon, and to one whose way was not known. An
-// answer that does not come is no proof, and MPS v3 takes programs of tasks alone.
+// testGate tries the gate's way to each new daemon, and to one whose way was not known. A
+// missing answer proves nothing, and MPS v3 takes programs of tasks alone.
 func (k *keeper) testGate(can features, fresh bool) error {
 	if !fresh && !k.ungated || can.protocol == ProtocolV3 {
 		return nil

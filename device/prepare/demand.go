@@ -297,7 +297,7 @@ func largest(profiles []gpu.MIGProfile) []gpu.MIGPlace {
 	return layout
 }
 
-// orderOf is the order that the node's metadata has for a GPU; one without an ID is none.
+// orderOf is the order that the node's metadata has for a GPU; without an ID where it has none.
 func (p *Preparer) orderOf(g *demanding, inputs plan.Inputs) gpu.MIGOrder {
 	text := inputs.Client.Orders[g.u.UUID]
 	if text == "" {

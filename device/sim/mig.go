@@ -25,8 +25,8 @@ type instance struct {
 	Compute int `json:"compute"`
 }
 
-// profileCount is how many numbers of profiles drivers know, and profileIDs what they call the
-// profiles, as an H200 was seen to: an ID is no number that one can ask for.
+// profileCount is how many numbers of profiles drivers know, and profileIDs the IDs that
+// an H200 was seen to give them: NVML takes a profile's number, and not its ID.
 const profileCount = 17
 
 var profileIDs = map[int]uint32{

@@ -101,9 +101,17 @@ func orders() [][]string {
 	return [][]string{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}}
 }
 
-// start installs the former programs on a machine whose MPS is a branch's.
-func (i *installation) start(ctx context.Context, t *testing.T, branch string) *cluster.Cluster {
+// installFormer installs the former programs, of the folder NOMAD_GPU_FORMER, on a machine whose MPS
+// is a branch's.
+func installFormer(t *testing.T, limit time.Duration, branch string) (context.Context, *installation) {
 	t.Helper()
+	former := os.Getenv("NOMAD_GPU_FORMER")
+	if former == "" {
+		t.Skip("make test-upgrade builds the programs of a former release")
+	}
+	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
 	for _, name := range []string{deviceProgram, driverProgram, serviceProgram} {
 		i.put(t, i.former, name)
 	}
@@ -120,20 +128,14 @@ func (i *installation) start(ctx context.Context, t *testing.T, branch string) *
 	})
 	i.cluster = c
 	i.serve(ctx, t)
-	return c
+	return ctx, i
 }
 
 // TestUpgradeOfMPS replaces plugins that know no MPS v3 on a machine whose driver has it, and
 // back: a GPU with a task keeps its daemon, one without gets that of the release.
 func TestUpgradeOfMPS(t *testing.T) {
-	former := os.Getenv("NOMAD_GPU_FORMER")
-	if former == "" {
-		t.Skip("make test-upgrade builds the programs of a former release")
-	}
-	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	c := i.start(ctx, t, "620")
+	ctx, i := installFormer(t, 10*time.Minute, "620")
+	c := i.cluster
 	node := c.Nodes[0]
 	// until waits for the daemon's protocol, which a former release does not tell.
 	until := func(protocol int) gpu.MPSState {
@@ -191,14 +193,8 @@ func TestUpgradeOfMPS(t *testing.T) {
 // in every order, while tasks run. NOMAD_GPU_FORMER is the folder of the former programs;
 // make test-upgrade builds them.
 func TestUpgrade(t *testing.T) {
-	former := os.Getenv("NOMAD_GPU_FORMER")
-	if former == "" {
-		t.Skip("make test-upgrade builds the programs of a former release")
-	}
-	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
-	defer cancel()
-	c := i.start(ctx, t, "")
+	ctx, i := installFormer(t, 50*time.Minute, "")
+	c := i.cluster
 	admitted(ctx, t, i.replica, job{id: "lasting", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	alloc := runs(ctx, t, c.API, "lasting", 1)[0].ID
 	processes := pids(t, c)

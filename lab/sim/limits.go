@@ -100,7 +100,6 @@ func (b *bounded) ends(r *running) {
 		return
 	}
 	b.window.leaves(r.task, r.spot)
-	b.window.lives.ended(&b.l.tasks[r.task])
 }
 
 // leaves is told of each task that is taken off its node, and evicts of all of them that had

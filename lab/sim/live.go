@@ -86,6 +86,9 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 	if (o.Limits != nil || o.Strict) && l.planned == nil {
 		return LiveResult{}, fmt.Errorf("bound waits: only with the product's policies, where tasks wait")
 	}
+	if o.Limits != nil || o.Shortest {
+		l.lives = newForesight(l)
+	}
 	if o.Limits != nil {
 		l.bounded = newBounded(l, *o.Limits, nodes)
 	}
@@ -99,7 +102,7 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		if l.planned == nil {
 			return LiveResult{}, fmt.Errorf("have the shortest go first: only with the product's policies, where tasks wait")
 		}
-		l.lives, l.later = newForesight(l), map[int]time.Duration{}
+		l.later = map[int]time.Duration{}
 	}
 	if o.Now != nil {
 		l.reading = costOf(o.Now)
@@ -122,13 +125,13 @@ type live struct {
 	quotas   *place.Quotas
 	past     *quota.Past
 	evicts   bool
-	outlook  *foresight // nil: none
-	lives    *foresight // with Shortest: how long tasks ran
-	later    map[int]time.Duration
-	bounded  *bounded // nil: nothing is
-	begun    float64  // when something started last
-	passed   []int    // that wait and were tried before the one that is tried
-	empty    *cluster // with nothing on it
+	outlook  *foresight            // nil: none
+	lives    *foresight            // with Limits or Shortest: how long tasks ran
+	later    map[int]time.Duration // with Shortest: see laterOf
+	bounded  *bounded              // nil: nothing is
+	begun    float64               // when something started last
+	passed   []int                 // that wait and were tried before the one that is tried
+	empty    *cluster              // with nothing on it
 	tasks    []Task
 	running  []*running // by task
 	waiting  []int
@@ -376,7 +379,7 @@ func (l *live) turn(i int) quota.Turn {
 // laterOf is how much later a task counts as having come. As in the service it stays as it was
 // when the task began to wait.
 func (l *live) laterOf(i int) time.Duration {
-	if l.lives == nil {
+	if !l.Shortest {
 		return 0
 	}
 	if _, known := l.later[i]; !known {

@@ -17,7 +17,6 @@ import (
 type window struct {
 	l     *live
 	names []string // of nodes
-	lives *foresight
 	rest  *cluster // with the tasks on it that take no GPU
 	free  *cluster // with all tasks on it
 	held  []int64  // GPU milli, by node
@@ -34,7 +33,7 @@ type keptNode struct {
 }
 
 func newWindow(l *live, nodes []Node) *window {
-	w := &window{l: l, lives: newForesight(l), rest: newCluster(nodes), free: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
+	w := &window{l: l, rest: newCluster(nodes), free: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
 	for i := range nodes {
 		w.names, w.on[i] = append(w.names, nodes[i].Name), map[int]bool{}
 	}
@@ -104,7 +103,7 @@ func (w *window) takes(i, node int, gpus []int) *keptNode {
 		w.rest.nodes[node].book(t, gpus)
 		fits := w.rest.nodes[node].fits(&w.l.tasks[first.task])
 		w.rest.nodes[node].free(t, gpus)
-		if fits || turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first)) {
+		if fits || turns.EndsBefore(w.l.lives.remaining(t, 0), w.soonest(first)) {
 			return nil
 		}
 		return first
@@ -173,7 +172,7 @@ func (w *window) soonest(k *keptNode) time.Duration {
 	var ends []turns.Ending
 	for i := range w.on[k.node] {
 		r := w.l.running[i]
-		left := w.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-r.start))
+		left := w.l.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-r.start))
 		ends = append(ends, turns.Ending{ID: strconv.Itoa(i), At: turns.MayBeGone(left)})
 	}
 	start := turns.Soonest(ends, func(gone map[string]bool) bool {

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 )
 
-// disguise has the program ask what it has in another guise: what follows are a control
+// disguise has the program ask for its share in another guise. The arguments after it are a control
 // group that it enters, how often it forks away from its parent first, and the questions.
 const disguise = "disguise"
 
