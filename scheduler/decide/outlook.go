@@ -126,11 +126,7 @@ func (f *Foreseen) start(turn int, o outlook.Outlook) state.Start {
 // answers what would start now in its place. The result adds the former, and needs no
 // transaction.
 func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []admit.Decision) (explain func()) {
-	type one struct {
-		estimate     func() state.Start
-		shorterUntil time.Time
-	}
-	estimates := map[int]one{}
+	texts := map[int]func() string{}
 	for i, d := range answers {
 		if asks[i].Later {
 			continue
@@ -142,15 +138,18 @@ func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []adm
 			continue
 		}
 		if estimate, ok := ForeseeOf(tx, key, &asks[i]); ok {
-			estimates[i] = one{estimate, turnOf(tx, &asks[i]).ShorterUntil()}
+			until := turnOf(tx, &asks[i]).ShorterUntil()
+			texts[i] = func() string {
+				s := estimate()
+				shown := s.Shown()
+				shown.ShorterUntil = until
+				return shown.Text(s.At)
+			}
 		}
 	}
 	return func() {
-		for i, e := range estimates {
-			s := e.estimate()
-			shown := s.Shown()
-			shown.ShorterUntil = e.shorterUntil
-			answers[i].Explanation = append(answers[i].Explanation, shown.Text(s.At))
+		for i, text := range texts {
+			answers[i].Explanation = append(answers[i].Explanation, text())
 		}
 	}
 }

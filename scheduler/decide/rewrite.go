@@ -24,9 +24,12 @@ func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 // GoesBack reports whether a group that was let go has no room for what has not started: it waits in its
 // place again, or goes where there is some. One that runs in part keeps to the nodes where it runs.
 func GoesBack(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
+	if !places(&g.Ask) || g.Ask.Gang || g.Decision.Hold != nil {
+		return false
+	}
 	_, most := slots(tx, g)
 	keeps := tx.Live(key, g.Ask.Group) > 0 && (g.Decision.Slots > 0 || most == 0)
-	return places(&g.Ask) && !g.Ask.Gang && g.Decision.Hold == nil && !keeps && mayHold(tx, key, &g.Ask) && !tx.RoomFor(blocks.NeedOf(tx, g)).AnyNow(g.Excluded)
+	return !keeps && mayHold(tx, key, &g.Ask) && !tx.RoomFor(blocks.NeedOf(tx, g)).AnyNow(g.Excluded)
 }
 
 // HasRoom reports whether any node has room for a group's device blocks as they are.
