@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -55,6 +56,11 @@ func TestEachTaskHasMultiprocessorsOfItsOwn(t *testing.T) {
 	state := must(r.openState().GPUs())[0]
 	if p := state.MPS.Partitioning; p == nil || *p != (gpu.MPSPartitioning{Chunks: 16, Multiprocessors: 132}) {
 		t.Fatalf("the driver is told of %+v", p)
+	}
+	path := filepath.Join(r.dir, "look.hcl")
+	writeFile(t, path, r.config(filepath.Join(r.dir, "machine.hcl"), `mode = "slice"`))
+	if seen, err := inventory.Take(path); err != nil || seen.Devices[0].Guarantees != 16 || seen.Devices[0].Instances != 79 {
+		t.Errorf("the inventory has %+v, %v", seen, err)
 	}
 	// Slices are left when all chunks belong to tasks, and take no more.
 	lease := func(id string, phase gpu.Phase, chunks, slice int) {

@@ -3,6 +3,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -134,9 +135,9 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform, cgroup
 func newDaemons(log hclog.Logger, c *config.Config, reservations *occupancy.Reservations, changed func()) (*mps.Supervisor, error) {
 	tenants := &occupancy.Tenants{Knows: reservations.Knows}
 	tenant := func(uuid string, _ int, group string, multiprocessors int) (mps.Tenant, error) {
-		scope, d, err := tenants.Find(uuid, group)
-		share := plan.ShareOf(d)
-		return mps.Tenant{Group: scope, Limits: mpsctl.LimitsOf(share.MemoryMiB, share.LimitMilli, multiprocessors)}, err
+		t, err := tenants.Find(uuid, group)
+		share := plan.ShareOf(t.Device)
+		return mps.Tenant{Group: t.Group, Limits: mpsctl.LimitsOf(share.MemoryMiB, cmp.Or(t.LimitMilli, share.LimitMilli), multiprocessors)}, err
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -51,8 +51,11 @@ type Entry struct {
 	Group     string      `json:"group,omitempty"`
 	Instances int         `json:"instances"`
 	Healthy   int         `json:"healthy"`
-	Faults    []gpu.Fault `json:"faults,omitempty"`
-	Cordon    string      `json:"cordon,omitempty"`
+	// Guarantees is how many tasks can have a guarantee that the device holds: static
+	// partitions have whole chunks, and a device may have fewer chunks than instances.
+	Guarantees int         `json:"guarantees,omitempty"`
+	Faults     []gpu.Fault `json:"faults,omitempty"`
+	Cordon     string      `json:"cordon,omitempty"`
 	// Tasks are those of the containerd driver that hold the device now.
 	Tasks []string `json:"tasks,omitempty"`
 }
@@ -101,11 +104,11 @@ func Of(c *config.Config) (Inventory, error) {
 	if err != nil {
 		return Inventory{}, err
 	}
-	machine, units, leases := seen.machine, seen.units, seen.leases
+	machine, units := seen.machine, seen.units
 	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.Simulation != nil,
 		Warnings: plan.Warnings(c, units, machine, seen.registry)}
 	for _, u := range units {
-		i.Devices = append(i.Devices, inventoryOf(u, leases))
+		i.Devices = append(i.Devices, seen.entry(u))
 	}
 	for _, g := range plan.Groups(plan.TraitsOf(machine, units), units) {
 		group := Group{Name: plan.GroupName{Vendor: g.Vendor, Kind: g.Type, Name: g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
@@ -127,7 +130,8 @@ type sight struct {
 	machine  hardware.Machine
 	registry *registry.Registry
 	units    []*plan.Unit
-	leases   []gpu.Lease // live
+	leases   []gpu.Lease    // live
+	chunks   map[string]int // of devices with static partitions
 }
 
 // look sees the hardware and what a running plugin and driver have written down.
@@ -141,7 +145,7 @@ func look(c *config.Config, p *fleet.Platform) (sight, error) {
 		return sight{}, err
 	}
 	machine = l.Complete(machine)
-	now, leases, standing, err := recorded(c, p.BootID)
+	now, leases, r, err := recorded(c, p.BootID)
 	if err != nil {
 		return sight{}, err
 	}
@@ -152,9 +156,9 @@ func look(c *config.Config, p *fleet.Platform) (sight, error) {
 	}
 	units := plan.Units(c, l, machine, now)
 	for _, u := range units {
-		u.Cordon = cmp.Or(u.Cordon, standing[u.UUID])
+		u.Cordon = cmp.Or(u.Cordon, r.standing[u.UUID])
 	}
-	return sight{machine, l, units, leases}, nil
+	return sight{machine, l, units, leases, r.chunks}, nil
 }
 
 // nothingSeen is why a survey has seen nothing at all.
@@ -183,31 +187,40 @@ func (u unseen) Error() string {
 
 func (u unseen) Unwrap() []error { return u }
 
+// running is what only the running plugin knows, by UUID: cordons, which say what it waits for
+// or how many clients there are, and the chunks of static partitions.
+type running struct {
+	standing map[string]string
+	chunks   map[string]int
+}
+
 // recorded reads what a running plugin and driver have written down; where they
-// have not run there is nothing. standing are the cordons that only the running
-// plugin knows of, by UUID: the reason of its wait, or how many clients there are.
-func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Lease, standing map[string]string, err error) {
+// have not run there is nothing.
+func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Lease, r running, err error) {
 	now = plan.Inputs{Faults: map[string][]gpu.Fault{}, Busy: map[string]string{}}
 	if now.Cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {
-		return now, nil, nil, err
+		return now, nil, r, err
 	}
 	state, err := stateOf(c, bootID)
 	if err != nil || state == nil {
-		return now, nil, nil, err
+		return now, nil, r, err
 	}
-	standing = map[string]string{}
+	r = running{map[string]string{}, map[string]int{}}
 	states, err := state.GPUs()
 	if err != nil {
-		return now, nil, nil, err
+		return now, nil, r, err
 	}
 	for _, s := range states {
+		if s.MPS != nil && s.MPS.Partitioning != nil {
+			r.chunks[s.UUID] = s.MPS.Partitioning.Chunks
+		}
 		now.Faults[s.UUID] = s.Faults
 		if now.Cordons[s.UUID] == "" && now.Cordons[s.ParentUUID] == "" && s.CordonReason != "" {
-			standing[s.UUID] = s.CordonReason
+			r.standing[s.UUID] = s.CordonReason
 		}
 	}
 	leases, err = enterHeld(&now, c, state)
-	return now, leases, standing, err
+	return now, leases, r, err
 }
 
 // stateOf is the state directory; nil where no plugin has made it, since a command that only
@@ -238,17 +251,20 @@ func enterHeld(now *plan.Inputs, c *config.Config, state *statedir.Dir) ([]gpu.L
 	return leases, nil
 }
 
-func inventoryOf(u *plan.Unit, leases []gpu.Lease) Entry {
+func (s sight) entry(u *plan.Unit) Entry {
 	entry := Entry{Index: u.Index, UUID: u.UUID, Parent: u.Parent, Model: u.GPU.Model, PCIBusID: u.GPU.PCIBusID,
 		MemoryMiB: u.MemoryMiB, Mode: u.Sharing.Mode, Sharing: u.Sharing.Mechanism, Grade: u.Grade(),
 		Instances: len(u.IDs()), Healthy: u.Healthy(), Faults: u.Faults, Cordon: u.Cordon}
+	if chunks := s.chunks[u.UUID]; chunks > 0 {
+		entry.Guarantees = min(entry.Instances, chunks)
+	}
 	if u.Offered() {
 		entry.Group = u.Group.String()
 	}
 	if u.Instance != nil {
 		entry.Profile = u.Instance.Profile
 	}
-	for _, t := range occupancy.On(leases, u.UUID) {
+	for _, t := range occupancy.On(s.leases, u.UUID) {
 		entry.Tasks = append(entry.Tasks, fmt.Sprintf("%s/%s (alloc %.8s)", t.Lease.Job, t.Lease.Task, t.Lease.AllocID))
 	}
 	return entry

@@ -119,7 +119,7 @@ func (t *Top) Look() (TopView, error) {
 		}
 	}
 	for _, u := range seen.units {
-		d := t.device(u, seen.leases)
+		d := t.device(u, seen)
 		if state != nil {
 			d.addState(state, usage)
 		}
@@ -129,8 +129,8 @@ func (t *Top) Look() (TopView, error) {
 }
 
 // device measures a device now, and lists who holds it.
-func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
-	d := TopDevice{Entry: inventoryOf(u, leases), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
+func (t *Top) device(u *plan.Unit, seen sight) TopDevice {
+	d := TopDevice{Entry: seen.entry(u), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
 		TemperatureC: hardware.Absent, PowerWatts: hardware.Absent, PowerLimit: hardware.Absent, HeldInstances: len(u.Held)}
 	if u.HeldAll {
 		d.HeldInstances = d.Entry.Instances
@@ -138,7 +138,7 @@ func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
 	if r, err := t.platform.Observer.Reading(u.Owner(), u.UUID); err == nil {
 		d.UsedMiB, d.GPUPercent, d.TemperatureC, d.PowerWatts, d.PowerLimit = r.MemoryUsedMiB, r.GPUPercent, r.TemperatureC, r.PowerWatts, r.PowerLimitWatts
 	}
-	for _, on := range occupancy.On(leases, u.UUID) {
+	for _, on := range occupancy.On(seen.leases, u.UUID) {
 		l := on.Lease
 		d.Tasks = append(d.Tasks, TopTask{Namespace: l.Namespace, Job: l.Job, Group: l.Group, Task: l.Task, AllocID: l.AllocID,
 			ShareMiB: on.Holding.MostMiB(), UsedMiB: hardware.Absent, Milli: hardware.Absent, Processes: hardware.Absent})

@@ -30,6 +30,14 @@ type Tenants struct {
 	claims map[string]string
 }
 
+// Guest is such a task on a device: its control group and its part.
+type Guest struct {
+	Group  string
+	Device gpu.ReservedDevice
+	// LimitMilli is the limit of compute that its job asks for, 0 for none.
+	LimitMilli int64
+}
+
 // Member is a process with its control groups and the environment it was started with.
 type Member struct {
 	Groups []cgroup.Group
@@ -52,18 +60,17 @@ func TaskGroup(group string) string {
 	return ""
 }
 
-// Find returns the control group of a process's task, and its part of a device.
-func (t *Tenants) Find(uuid, group string) (string, gpu.ReservedDevice, error) {
+// Find returns a process's task by the process's control group.
+func (t *Tenants) Find(uuid, group string) (Guest, error) {
 	scope := TaskGroup(group)
 	if scope == "" {
-		return "", gpu.ReservedDevice{}, fmt.Errorf("control group %s is of no task", group)
+		return Guest{}, fmt.Errorf("control group %s is of no task", group)
 	}
 	all := t.processes
 	if all == nil {
 		all = processes
 	}
-	found, device := map[string]bool{}, gpu.ReservedDevice{}
-	running := map[string]bool{}
+	found, running, limit := map[string]gpu.ReservedDevice{}, map[string]bool{}, ""
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range all() {
@@ -73,26 +80,63 @@ func (t *Tenants) Find(uuid, group string) (string, gpu.ReservedDevice, error) {
 		if !cgroup.Within(p.Groups, scope) {
 			continue
 		}
-		for key, d := range t.reservations(p.Env(), uuid) {
-			found[key], device = true, d
+		env := p.Env()
+		for key, d := range t.reservations(env, uuid) {
+			if len(found) == 0 {
+				limit = valueOf(env, limitKey)
+			}
+			found[key] = d
 		}
 	}
 	if len(found) != 1 {
-		return "", device, fmt.Errorf("control group %s has %d reservations of GPU %s, not one", scope, len(found), uuid)
+		return Guest{}, fmt.Errorf("control group %s has %d reservations of GPU %s, not one", scope, len(found), uuid)
 	}
-	for key := range found {
+	for key, d := range found {
 		if by, claimed := t.claims[key]; claimed && by != scope && running[key] {
-			return "", device, fmt.Errorf("the reservation of control group %s is another task's, whose control group is %s", scope, by)
+			return Guest{}, fmt.Errorf("the reservation of control group %s is another task's, whose control group is %s", scope, by)
 		}
 		if t.claims == nil {
 			t.claims = map[string]string{}
 		}
 		t.claims[key] = scope
+		if d.Whole() {
+			return Guest{}, errors.New("the task has the whole GPU, and runs without MPS")
+		}
+		milli, err := limitOf(d, limit)
+		return Guest{scope, d, milli}, err
 	}
-	if device.Whole() {
-		return "", device, errors.New("the task has the whole GPU, and runs without MPS")
+	return Guest{}, nil
+}
+
+// limitKey is how Nomad tells a task of any driver its job's meta gpu_limit.
+const limitKey = "NOMAD_META_gpu_limit"
+
+// limitOf reads the limit that a job's author wrote. A program that claims another limit
+// gets no more than its author can ask for.
+func limitOf(d gpu.ReservedDevice, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
 	}
-	return scope, device, nil
+	limit, err := gpu.ParseMilli(text)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("meta gpu_limit: %w", err)
+	case limit < d.Milli:
+		return 0, fmt.Errorf("meta gpu_limit: %q is below the guarantee, %d; write at least %d", text, d.Milli, d.Milli)
+	case d.BurstMilli > 0 && limit > d.BurstMilli:
+		return 0, fmt.Errorf("meta gpu_limit: %q is above %d, the most that this node's operator allows on GPU %s", text, d.BurstMilli, d.UUID)
+	}
+	return limit, nil
+}
+
+// valueOf is a variable's value in an environment, "" where it has none.
+func valueOf(env []byte, name string) string {
+	for entry := range bytes.SplitSeq(env, []byte{0}) {
+		if key, value, _ := strings.Cut(string(entry), "="); key == name {
+			return value
+		}
+	}
+	return ""
 }
 
 // reservations are those of a device in an environment that such a task may have.

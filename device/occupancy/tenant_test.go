@@ -32,7 +32,7 @@ func TestTenantsAreKnownByTheirReservation(t *testing.T) {
 	const uuid = "GPU-11111111-2222-3333-4444-555555555555"
 	of := func(slices ...int) gpu.Reservation {
 		return gpu.Reservation{Version: gpu.ReservationVersion, Vendor: "nvidia", Devices: []gpu.ReservedDevice{
-			{UUID: uuid, Mode: gpu.ModeSlice, Slices: slices, Of: 8, MemoryMiB: int64(len(slices)) << 10, Milli: int64(len(slices)) * 125, BurstMilli: 1000}}}
+			{UUID: uuid, Mode: gpu.ModeSlice, Slices: slices, Of: 8, MemoryMiB: int64(len(slices)) << 10, Milli: int64(len(slices)) * 125, BurstMilli: 900}}}
 	}
 	env := func(rs ...gpu.Reservation) func() []byte {
 		var all []string
@@ -46,6 +46,9 @@ func TestTenantsAreKnownByTheirReservation(t *testing.T) {
 		return func() []byte { return []byte("A=b\x00" + strings.Join(all, "\x00") + "\x00") }
 	}
 	group := func(n string) string { return "/nomad/0b8ae3c5-1a2b-3c4d-5e6f-0123456789a" + n + ".web" }
+	limited := func(limit string, rs ...gpu.Reservation) func() []byte {
+		return func() []byte { return append(env(rs...)(), limitKey+"="+limit+"\x00"...) }
+	}
 	in := func(path string) []cgroup.Group { return []cgroup.Group{{Path: path}} }
 	var running []Member
 	made := &Reservations{made: []madeReservation{{Reservation: of(0, 1)}, {Reservation: of(2)}}}
@@ -65,13 +68,24 @@ func TestTenantsAreKnownByTheirReservation(t *testing.T) {
 		{"one that was never given out", group("b"), []Member{{in(group("b")), env(of(5))}}, 0, "has 0 reservations"},
 		{"one that was given out for more", group("b"), []Member{{in(group("b")), env(of(2, 5))}}, 0, "has 0 reservations"},
 		{"after its task", group("c"), []Member{{in(group("c")), env(of(0, 1))}}, 2048, ""},
+		{"with a limit of its job", group("a"), []Member{{in(group("a")), limited("0.8", of(0, 1))}, {in(group("a")), limited("0.9")}}, 2048, ""},
+		{"with a limit below its guarantee", group("a"), []Member{{in(group("a")), limited("0.2", of(0, 1))}}, 0, `meta gpu_limit: "0.2" is below the guarantee, 250`},
+		{"with a limit above the operator's", group("a"), []Member{{in(group("a")), limited("950", of(0, 1))}}, 0, "the most that this node's operator allows"},
+		{"with a limit that is none", group("a"), []Member{{in(group("a")), limited("80%", of(0, 1))}}, 0, "is not valid"},
 		{"the whole GPU", group("d"), []Member{{in(group("d")), env(of(0, 1, 2, 3, 4, 5, 6, 7))}}, 0, "runs without MPS"},
 		{"no task's group", "/system.slice/nomad.service", nil, 0, "is of no task"},
 	} {
 		running = tc.running
-		scope, d, err := tenants.Find(uuid, tc.group)
-		if tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)) || tc.refused == "" && (err != nil || d.MemoryMiB != tc.memory || !strings.HasPrefix(tc.group, scope)) {
-			t.Errorf("%s: %s, %+v, %v", tc.name, scope, d, err)
+		got, err := tenants.Find(uuid, tc.group)
+		if tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)) || tc.refused == "" && (err != nil || got.Device.MemoryMiB != tc.memory || !strings.HasPrefix(tc.group, got.Group)) {
+			t.Errorf("%s: %+v, %v", tc.name, got, err)
+		}
+		want := int64(0)
+		if strings.HasPrefix(tc.name, "with a limit of") {
+			want = 800
+		}
+		if got.LimitMilli != want {
+			t.Errorf("%s: the limit is %d, not %d", tc.name, got.LimitMilli, want)
 		}
 	}
 }

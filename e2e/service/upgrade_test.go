@@ -137,8 +137,9 @@ func TestUpgradeOfMPS(t *testing.T) {
 	ctx, i := installFormer(t, 10*time.Minute, "620")
 	c := i.cluster
 	node := c.Nodes[0]
-	// until waits for the daemon's protocol, which a former release does not tell.
-	until := func(protocol int) gpu.MPSState {
+	// until waits for the protocol of a GPU's daemon, or of all, which a former release does not
+	// tell.
+	until := func(uuid string, protocol int) (one gpu.MPSState) {
 		t.Helper()
 		for {
 			dir, err := node.State()
@@ -146,22 +147,41 @@ func TestUpgradeOfMPS(t *testing.T) {
 				t.Fatal(err)
 			}
 			all, err := dir.GPUs()
-			if err == nil && len(all) == 1 && all[0].MPS != nil && all[0].MPS.Ready && max(all[0].MPS.Protocol, 2) == protocol {
-				return *all[0].MPS
+			is := err == nil && len(all) > 0
+			for _, s := range all {
+				if uuid == "" || s.UUID == uuid {
+					is = is && s.MPS != nil && s.MPS.Ready && max(s.MPS.Protocol, 2) == protocol
+					if s.MPS != nil {
+						one = *s.MPS
+					}
+				}
+			}
+			if is {
+				return one
 			}
 			if ctx.Err() != nil {
-				t.Fatalf("the GPU is %+v, %v, and its protocol not %d", all, err, protocol)
+				t.Fatalf("the GPUs are %+v, %v, and their protocol not %d", all, err, protocol)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	before := until(2)
+	until("", 2)
 	admitted(ctx, t, i.replica, job{id: "lasting", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	alloc := runs(ctx, t, c.API, "lasting", 1)[0].ID
+	dir, err := node.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := dir.Leases()
+	if err != nil || len(leases) != 1 {
+		t.Fatalf("leases are %+v, %v", leases, err)
+	}
+	held := leases[0].Holdings[0].UUID
+	before := until(held, 2)
 	for _, name := range []string{deviceProgram, driverProgram} {
 		i.replace(ctx, t, i.present, name)
 	}
-	if now := until(2); now.Generation != before.Generation {
+	if now := until(held, 2); now.Generation != before.Generation {
 		t.Errorf("the daemon of a GPU with a task was %+v and is %+v", before, now)
 	}
 	if live := runs(ctx, t, c.API, "lasting", 1); live[0].ID != alloc {
@@ -170,7 +190,7 @@ func TestUpgradeOfMPS(t *testing.T) {
 	if err := c.Stop(ctx, "lasting"); err != nil {
 		t.Fatal(err)
 	}
-	until(3)
+	until("", 3)
 	admitted(ctx, t, i.replica, job{id: "third", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	runs(ctx, t, c.API, "third", 1)
 	if err := c.Stop(ctx, "third"); err != nil {
@@ -179,12 +199,12 @@ func TestUpgradeOfMPS(t *testing.T) {
 	// No former release can speak to a daemon of v3.
 	node.Configure(func(o *cluster.NodeOptions) { o.MPS = `protocol = "2"` })
 	i.replace(ctx, t, i.present, deviceProgram)
-	until(2)
+	until("", 2)
 	node.Configure(func(o *cluster.NodeOptions) { o.MPS = "" })
 	for _, name := range []string{driverProgram, deviceProgram} {
 		i.replace(ctx, t, i.former, name)
 	}
-	until(2)
+	until("", 2)
 	admitted(ctx, t, i.replica, job{id: "back", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	runs(ctx, t, c.API, "back", 1)
 }

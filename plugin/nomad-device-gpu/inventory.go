@@ -85,10 +85,13 @@ func devices(all []inventory.Entry) string {
 	})
 }
 
-// notes are faults, cordons and tasks, one per line.
+// notes are guarantees, faults, cordons and tasks, one per line.
 func notes(all []inventory.Entry) string {
 	var b strings.Builder
 	for _, d := range all {
+		if d.Guarantees > 0 {
+			fmt.Fprintf(&b, "%s: static partitions: at most %d tasks with a guarantee each\n", d.UUID, d.Guarantees)
+		}
 		for _, f := range d.Faults {
 			fmt.Fprintf(&b, "%s: %s: %s; since %s\n", d.UUID, f.Code, f, f.Since.UTC().Format("2006-01-02 15:04:05 MST"))
 		}

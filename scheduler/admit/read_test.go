@@ -38,6 +38,8 @@ func TestRead(t *testing.T) {
 		"plain device": {jobWith(`"Resources":{"Devices":[{"Name":"intel/fpga","Count":1},{"Name":"nvidia/slice","Count":8,"Constraints":[{"LTarget":"${device.attr.type}","RTarget":"A100","Operand":"="}]}]}`),
 			[]Ask{{Count: 2, Tasks: []TaskAsk{{Task: "t", Driver: "containerd", Devices: []DeviceAsk{{Index: 1, Name: "nvidia/slice", Count: 8,
 				Constraints: []Constraint{{"${device.attr.type}", "A100", "="}}}}}}}}},
+		"a limit that the device plugin reads": {strings.Replace(jobWith(`"Meta":{"gpu_limit":"0.8"},"Resources":{"Devices":[{"Name":"nvidia/slice","Count":8}]}`), "containerd", "docker", 1),
+			[]Ask{{Count: 2, Tasks: []TaskAsk{{Task: "t", Driver: "docker", Devices: []DeviceAsk{{Index: 0, Name: "nvidia/slice", Count: 8}}}}}}},
 		"inherited from the job": {strings.Replace(jobWith(`"Driver2":1`), `"ID"`, `"Meta":{"gpu":"0.5"},"ID"`, 1),
 			[]Ask{{Count: 2, Tasks: []TaskAsk{{Task: "t", Driver: "containerd", Request: gpu.Request{Kind: gpu.KindFraction, Milli: 500}}}}}},
 	} {
@@ -81,6 +83,7 @@ func TestReadRefusals(t *testing.T) {
 		"sharing":             {jobWith(`"Meta":{"gpu":"1","gpu_sharing":"mpss"}`), "mps, timeslice, hami, dmem, suspend, none"},
 		"framework":           {jobWith(`"Meta":{"gpu":"1","gpu_framework":"jax"}`), "pytorch, tensorflow"},
 		"unknown key":         {jobWith(`"Meta":{"gpu":"1","gpu_polcy":"PACK"}`), `unknown meta key "gpu_polcy"`},
+		"no limit of docker":  {strings.Replace(jobWith(`"Meta":{"gpu_limit":"80%"},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}`), "containerd", "docker", 1), `gpu_limit: "80%" is not valid`},
 		"one beside a device": {jobWith(`"Meta":{"gpu_limits":"0.5"},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}`), `unknown meta key "gpu_limits"`},
 		"resources of a kind": {jobWith(`"Resources":[]`), `task "t"`},
 		"a list of none":      {jobWith(`"Resources":{"Devices":{}}`), `task "t"`},

@@ -197,7 +197,12 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 				return nil, err
 			}
 		}
-		if m.own[KeyLimit] != "" {
+		// The device plugin reads it for the tasks of other drivers.
+		if limit := m.own[KeyLimit]; limit != "" && t.header.Driver != containerdDriver {
+			if _, err := gpu.ParseMilli(limit); err != nil {
+				return nil, fmt.Errorf("%s: %w", KeyLimit, err)
+			}
+		} else if limit != "" {
 			return nil, fmt.Errorf("%s goes with %s; beside a device block write compute_limit into the driver's gpu block", KeyLimit, KeyGPU)
 		}
 	case len(t.blocks) > 0 && !admitted:

@@ -79,12 +79,15 @@ func beyond(tx *state.Tx, u blocks.Placed) bool {
 	})
 }
 
-// tooSmall warns of shares in which no program starts, and of compute that was asked for and
+// tooSmall warns of limits that only some GPUs hold, of shares in which no program starts, and of compute that was asked for and
 // is less than programs get, each text once.
 func tooSmall(tx *state.Tx, ask *admit.Ask, units []blocks.Placed) []string {
 	var texts []string
 	asked := int64(0)
 	for _, t := range ask.Tasks {
+		if t.LimitMilli > 0 && t.Driver != blocks.Containerd {
+			texts = append(texts, fmt.Sprintf("%s of task %q is held where MPS has protocol 3; elsewhere the limit of a task of driver %q is its guarantee", admit.KeyLimit, t.Task, t.Driver))
+		}
 		for _, milli := range []int64{t.Request.Milli, t.ComputeMilli, t.LimitMilli} {
 			if milli > 0 && (asked == 0 || milli < asked) {
 				asked = milli

@@ -37,3 +37,16 @@ func TestSharesThatAreTooSmallAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// Only MPS v3 holds other drivers' tasks to more than their guarantee.
+func TestALimitThatOnlySomeGPUsHoldIsNamed(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	for _, driver := range []string{"containerd", "docker"} {
+		ask := servicetest.Ask(driver, "0.25", 1)
+		ask.Tasks[0].Driver, ask.Tasks[0].LimitMilli = driver, 800
+		text := strings.Join(s.Submit(t, ask).Explanation, "\n")
+		if strings.Contains(text, "gpu_limit of task \"t\" is held where MPS has protocol 3") != (driver == "docker") {
+			t.Errorf("%s: %s", driver, text)
+		}
+	}
+}
