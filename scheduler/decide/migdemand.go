@@ -17,35 +17,49 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// MIGDemand is what a decision about MIG layouts is made of: the GPUs whose layout follows
-// demand, what waits for instances, in waiting order, and for each GPU the order that it has
-// carried out or refused.
-func MIGDemand(tx *state.Tx) (gpus []miglayout.GPU, wants []miglayout.Want, answered map[string]string) {
-	answered = map[string]string{}
+// MIG is what a decision about MIG layouts is made of.
+type MIG struct {
+	// GPUs are those whose layout follows demand, and Wants what waits for instances, in
+	// waiting order.
+	GPUs  []miglayout.GPU
+	Wants []miglayout.Want
+	// Answered is the order that a GPU has carried out or refused, by GPU. Vain is one that it
+	// has not, and that serves nothing any more.
+	Answered, Vain map[string]string
+}
+
+// MIGDemand collects what a decision about MIG layouts is made of.
+func MIGDemand(tx *state.Tx) MIG {
+	m := MIG{Answered: map[string]string{}, Vain: map[string]string{}}
 	nodes := map[string]bool{}
-	for _, id := range tx.NodeIDs() {
+	for _, id := range tx.MIGNodeIDs() {
 		n := tx.Node(id)
-		if len(n.MIG) == 0 {
-			continue
-		}
 		nodes[id] = true
 		until := busyUntil(tx, n)
 		for i := range n.MIG {
-			gpus = append(gpus, migGPU(n, &n.MIG[i], until))
+			m.GPUs = append(m.GPUs, migGPU(n, &n.MIG[i], until))
 			if !unanswered(&n.MIG[i]) {
-				answered[n.MIG[i].GPU] = n.MIG[i].Order.ID
+				m.Answered[n.MIG[i].GPU] = n.MIG[i].Order.ID
 			}
 		}
 	}
-	if len(gpus) == 0 {
-		return nil, nil, nil
+	if len(m.GPUs) == 0 {
+		return m
 	}
 	for _, w := range tx.Waiting() {
 		if w.Held == "" || w.Held == view.WaitsForRoom {
-			wants = append(wants, migWants(tx, w, nodes)...)
+			m.Wants = append(m.Wants, migWants(tx, w, nodes)...)
 		}
 	}
-	return gpus, wants, answered
+	for id := range nodes {
+		for _, d := range tx.Node(id).MIG {
+			served := func(w miglayout.Want) bool { return strings.Contains(d.Order.For, w.Key) }
+			if unanswered(&d) && d.Order.For != "" && !slices.ContainsFunc(m.Wants, served) { // an operator's is for nothing that waits
+				m.Vain[d.GPU] = d.Order.ID
+			}
+		}
+	}
+	return m
 }
 
 // busyUntil are the instances of a node that are in use or reserved, and when that is likely to
@@ -203,9 +217,9 @@ func madeByDemand(a groupAsk) bool {
 	if !a.ask.NamesMIG() {
 		return false
 	}
-	for _, id := range a.tx.NodeIDs() {
+	for _, id := range a.tx.MIGNodeIDs() {
 		n := a.tx.Node(id)
-		if len(n.MIG) == 0 || !a.parts[0].Req.AdmittedBy(&n.Plan) {
+		if !a.parts[0].Req.AdmittedBy(&n.Plan) {
 			continue
 		}
 		all := true

@@ -114,7 +114,7 @@ func TestWhatIsKnownOfInstances(t *testing.T) {
 					Devices: []nomad.TaskDevices{{Task: "t", Group: "nvidia/mig/1g.10gb", IDs: c.running}}}}}, 100)
 			}
 			b.State.Do(func(tx *state.Tx) {
-				gpus, _, _ := decide.MIGDemand(tx)
+				gpus := decide.MIGDemand(tx).GPUs
 				if len(gpus) != 1 || gpus[0].Cutting != c.cutting || len(gpus[0].Coming) != c.coming || (gpus[0].Unready != "") != c.unready {
 					t.Fatalf("%+v", gpus)
 				}

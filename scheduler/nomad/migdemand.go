@@ -46,11 +46,16 @@ func migDemands(n *api.Node) (all []MIGDemand) {
 	return all
 }
 
-// Recut writes an order for a GPU into the metadata of its node.
-func (a *Actor) Recut(ctx context.Context, nodeID, uuid string, order gpu.MIGOrder) error {
-	text := order.String()
+// Recut writes an order for a GPU into the metadata of its node; nil takes back the one that is
+// there.
+func (a *Actor) Recut(ctx context.Context, nodeID, uuid string, order *gpu.MIGOrder) error {
+	var text *string
+	if order != nil {
+		s := order.String()
+		text = &s
+	}
 	_, err := a.api.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{
-		NodeID: nodeID, Meta: map[string]*string{gpu.MIGOrderMeta + uuid: &text},
+		NodeID: nodeID, Meta: map[string]*string{gpu.MIGOrderMeta + uuid: text},
 	}, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return fmt.Errorf("write metadata of node %q: %w", nodeID, err)

@@ -17,9 +17,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Cutter writes an order to cut a GPU again; *nomad.Actor does.
+// Cutter writes an order to cut a GPU again, or takes it back; *nomad.Actor does.
 type Cutter interface {
-	Recut(ctx context.Context, nodeID, uuid string, order gpu.MIGOrder) error
+	Recut(ctx context.Context, nodeID, uuid string, order *gpu.MIGOrder) error
 }
 
 // Recuts has GPUs cut again for what waits, where their layouts follow demand. All that it
@@ -28,7 +28,8 @@ type Cutter interface {
 type Recuts struct {
 	Cutter Cutter
 
-	ordered map[string]ordered // the last order of this replica, by GPU
+	ordered map[string]ordered   // the last order of this replica, by GPU
+	vain    map[string]time.Time // since when an order serves nothing, or was taken back, by its ID
 	need    map[string]float64 // instances of a profile in use or waited for, smoothed
 	learned time.Time
 }
@@ -64,24 +65,34 @@ func (l *Loop) recut(ctx context.Context) {
 		return
 	}
 	var answer miglayout.Answer
+	var back []miglayout.GPU
 	l.State.Do(func(tx *state.Tx) {
 		if tx.Ready() != nil {
 			return
 		}
-		gpus, wants, answered := decide.MIGDemand(tx)
-		if len(gpus) == 0 {
-			return
+		m := decide.MIGDemand(tx)
+		if len(m.GPUs) > 0 {
+			answer, back = l.Recuts.decide(tx.Now(), m), l.Recuts.takeBack(tx.Now(), m)
 		}
-		answer = l.Recuts.decide(tx.Now(), gpus, wants, answered)
 		tx.NoteUncut(answer.Left)
 	})
-	for _, cut := range answer.Cuts {
-		if l.Config().Preemption.DryRun {
-			continue
+	if l.Config().Preemption.DryRun {
+		return
+	}
+	for _, g := range back {
+		err := l.Recuts.Cutter.Recut(ctx, g.Node, g.ID, nil)
+		l.report("take back the order to cut a GPU of node "+g.Node, err)
+		if err == nil {
+			delete(l.Recuts.ordered, g.ID)
+			text := "GPU " + g.ID + " is not cut again: nothing waits for it any more"
+			l.Logger.Info("recut", "text", text)
+			l.State.Do(func(tx *state.Tx) { tx.Note(view.Event{Kind: "recut", Text: text}) })
 		}
+	}
+	for _, cut := range answer.Cuts {
 		order := gpu.MIGOrder{Version: gpu.MIGOrderVersion, ID: orderID(cut, time.Now()), Remove: cut.Remove, Make: cut.Make, For: strings.Join(cut.For, ", ")}
 		l.Recuts.ordered[cut.GPU] = ordered{order.ID, time.Now(), cut.Make} // also where it fails: it may have been written
-		err := l.Recuts.Cutter.Recut(ctx, cut.Node, cut.GPU, order)
+		err := l.Recuts.Cutter.Recut(ctx, cut.Node, cut.GPU, &order)
 		l.report("have a GPU of node "+cut.Node+" cut again", err)
 		if err != nil {
 			continue
@@ -98,7 +109,29 @@ func orderID(cut miglayout.Cut, now time.Time) string {
 	return fmt.Sprintf("%s-%.8s", now.UTC().Format("20060102T150405.000Z"), strings.TrimPrefix(cut.GPU, "GPU-"))
 }
 
-func (r *Recuts) decide(now time.Time, gpus []miglayout.GPU, wants []miglayout.Want, answered map[string]string) miglayout.Answer {
+// takeBack are the GPUs whose orders have served nothing for a while.
+func (r *Recuts) takeBack(now time.Time, m decide.MIG) (back []miglayout.GPU) {
+	since := map[string]time.Time{}
+	for _, g := range m.GPUs {
+		id := m.Vain[g.ID]
+		if id == "" {
+			continue
+		}
+		since[id] = now
+		if at, known := r.vain[id]; known {
+			since[id] = at
+		}
+		if now.Sub(since[id]) >= miglayout.DefaultRules.Patience {
+			since[id] = now // it is tried again where it is there still
+			back = append(back, g)
+		}
+	}
+	r.vain = since
+	return back
+}
+
+func (r *Recuts) decide(now time.Time, m decide.MIG) miglayout.Answer {
+	gpus, wants, answered := m.GPUs, m.Wants, m.Answered
 	if r.ordered == nil {
 		r.ordered = map[string]ordered{}
 	}

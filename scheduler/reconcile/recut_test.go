@@ -26,6 +26,7 @@ type cutterNode struct {
 	fails bool
 	got   []gpu.MIGOrder
 	index uint64
+	back  int // how often an order was taken back
 }
 
 func newCutterNode() *cutterNode {
@@ -39,8 +40,13 @@ func newCutterNode() *cutterNode {
 	return c
 }
 
-func (c *cutterNode) Recut(_ context.Context, nodeID, uuid string, order gpu.MIGOrder) error {
-	c.got = append(c.got, order)
+func (c *cutterNode) Recut(_ context.Context, nodeID, uuid string, order *gpu.MIGOrder) error {
+	if order == nil {
+		delete(c.meta, gpu.MIGOrderMeta+uuid)
+		c.back++
+		return nil
+	}
+	c.got = append(c.got, *order)
 	if c.fails {
 		return errors.New("permission denied")
 	}
@@ -159,5 +165,47 @@ func TestAnOrderThatCannotBeWritten(t *testing.T) {
 				t.Errorf("why nothing is cut: %q", why)
 			}
 		})
+	})
+}
+
+// An order for a job that is gone is taken back, once; one for a job that waits, or an operator's,
+// is not. Why nothing is cut is forgotten with the last GPU whose layout follows demand.
+func TestAnOrderForNothingIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, c := recutLoop()
+		c.waitsFor(l.State, "plain", "3g.40gb", true)
+		rounds(t, l, 30*time.Second)
+		c.show(l.State)
+		rounds(t, l, time.Minute)
+		if len(c.got) != 1 || c.back != 0 {
+			t.Fatalf("ordered: %+v, taken back %d times", c.got, c.back)
+		}
+		c.index++
+		l.State.Apply([]nomad.Change{{JobGone: &nomad.JobKey{Namespace: "default", ID: "plain"}}}, c.index)
+		rounds(t, l, 10*time.Second)
+		if c.back != 1 {
+			t.Fatalf("the order was taken back %d times", c.back)
+		}
+		c.meta[gpu.MIGOrderMeta+"GPU-1"] = gpu.MIGOrder{Version: 1, ID: "by hand", Remove: []string{"MIG-0"}, Make: []gpu.MIGPlace{{Profile: "3g.40gb"}}}.String()
+		c.show(l.State)
+		rounds(t, l, time.Minute)
+		if c.back != 1 || len(c.got) != 1 {
+			t.Errorf("an operator's order was taken back or written over: %d, %+v", c.back, c.got)
+		}
+		c.waitsFor(l.State, "never", "7g.80gb", true)
+		rounds(t, l, 10*time.Second)
+		why := func() (text string) {
+			l.State.View(func(r *state.Reader) { text = r.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g") })
+			return text
+		}
+		if why() == "" {
+			t.Error("nobody says why nothing is cut")
+		}
+		c.told.Instances = nil
+		c.show(l.State)
+		rounds(t, l, 2*time.Second)
+		if why() != "" {
+			t.Errorf("no layout follows demand, and %q", why())
+		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 type nodes struct {
 	byID  map[string]*nomad.Node
 	order []string                       // their IDs, in order
+	mig   []string                       // those with GPUs whose MIG layout follows demand, in order
 	dcs   map[string]int                 // how many of them each datacenter has
 	met   map[constraint.Constraint]bool // whether every one with GPUs meets it, as far as asked
 }
@@ -36,6 +37,7 @@ func (n *nodes) put(node *nomad.Node) {
 		n.leave(before.Plan.Datacenter)
 	}
 	n.byID[id] = node
+	n.followDemand(id, len(node.MIG) > 0)
 	n.dcs[node.Plan.Datacenter]++
 }
 
@@ -47,9 +49,20 @@ func (n *nodes) remove(id string) {
 	}
 	at, _ := slices.BinarySearch(n.order, id)
 	n.order = slices.Delete(n.order, at, at+1)
+	n.followDemand(id, false)
 	n.leave(node.Plan.Datacenter)
 	delete(n.byID, id)
 	clear(n.met)
+}
+
+// followDemand notes whether a node has GPUs whose MIG layout follows demand.
+func (n *nodes) followDemand(id string, has bool) {
+	switch at, known := slices.BinarySearch(n.mig, id); {
+	case has && !known:
+		n.mig = slices.Insert(n.mig, at, id)
+	case !has && known:
+		n.mig = slices.Delete(n.mig, at, at+1)
+	}
 }
 
 // leave counts a node of a datacenter less.
@@ -64,6 +77,10 @@ func (n *nodes) Node(id string) *nomad.Node { return n.byID[id] }
 
 // NodeIDs lists all nodes, in order. The list must not be changed, nor kept.
 func (n *nodes) NodeIDs() []string { return n.order }
+
+// MIGNodeIDs lists the nodes with GPUs whose MIG layout follows demand, in order. The list must not
+// be changed, nor kept.
+func (n *nodes) MIGNodeIDs() []string { return n.mig }
 
 // Datacenters lists those that have nodes, in order.
 func (n *nodes) Datacenters() []string { return slices.Sorted(maps.Keys(n.dcs)) }
