@@ -30,7 +30,7 @@ type Recuts struct {
 
 	ordered map[string]ordered   // the last order of this replica, by GPU
 	vain    map[string]time.Time // since when an order serves nothing, or was taken back, by its ID
-	need    map[string]float64 // instances of a profile in use or waited for, smoothed
+	need    map[string]float64   // instances of a profile in use or waited for, smoothed
 	learned time.Time
 }
 
