@@ -60,9 +60,8 @@ func TestRoomGoesToTheOneThatItIsMadeFor(t *testing.T) {
 		}
 		most = max(most, int(*versions[0].Version))
 	}
-	t.Logf("a rival was registered again %d times at most", most)
-	if most > 2*rounds {
-		t.Errorf("a rival was registered again %d times, by %d evictions", most, rounds)
+	if most > 0 {
+		t.Errorf("a rival was registered again %d times", most)
 	}
 	doubleBooked(ctx, t, c.API)
 }

@@ -37,10 +37,13 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	if !places(&g.Ask) || len(g.Only) > 0 || g.Widened > 0 || g.Ask.Together() == g.Ask.Count {
 		return nil, 0
 	}
-	each := map[string]int{}
+	each, canaries := map[string]int{}, 0
 	for _, a := range tx.AllocsOf(key) {
 		if a.Group == g.Ask.Group && !a.Stopping && g.Excluded[a.NodeID] == "" {
 			each[a.NodeID]++
+			if a.Canary {
+				canaries++
+			}
 		}
 	}
 	for _, a := range tx.AssumedOf(key) {
@@ -51,6 +54,9 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	all := 0
 	for _, n := range each {
 		all, most = all+n, max(most, n)
+	}
+	if canaries > 0 && tx.Missing(key, g.Ask.Group) > 0 { // what they run beside is not of what is missing
+		all = canaries + tx.Assumed(key, g.Ask.Group)
 	}
 	switch {
 	case all >= g.Ask.Count:

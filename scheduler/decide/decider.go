@@ -281,9 +281,6 @@ func (d *decider) short(g record.Group, s start, placed int) (record.Group, erro
 		g.Decision.Explanation = append(g.Decision.Explanation, why...)
 		return g, nil
 	}
-	if hold == nil && s.running == 0 {
-		hold = promisedAway(d.groupAsk, &g)
-	}
 	if hold != nil && s.running == 0 {
 		d.tx.ForgetGroup(d.key, d.ask.Group)
 		return d.held(g, hold), nil

@@ -25,10 +25,6 @@ type Eviction struct {
 	Group    string
 	Promises []Promise // to it
 	Victims  []Victim  // lowest priority first
-	// Rivals wait as well, and Nomad could give them the room.
-	Rivals []Rival
-	// Yielding groups wait as well, and give up their claim on the quota.
-	Yielding []Yielding
 	// Reclaim is set when the room was borrowed from the queue of the one that
 	// waits; otherwise its higher priority decides.
 	Reclaim bool
@@ -80,9 +76,7 @@ type Victim struct {
 	Quota string
 	// Hold has its group wait for its turn: Nomad would start it again at once in room that is kept for
 	// what goes before it. Nil where it would not, or something else of the group runs.
-	Hold *admit.Hold
-	// Also are nodes where room is made for other jobs, by node: it would take that.
-	Also     map[string]string
+	Hold     *admit.Hold
 	Priority int
 	Queue    string
 	Text     string
@@ -120,12 +114,11 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Evi
 	if OneByOne(g) {
 		e.Room = room
 	}
-	payable := false
-	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
+	if !payableAfter(tx, key, g, e.Promises, room.victims) {
 		return nil
 	}
 	e.describe(a, room.victims, window)
-	return e.unlessInVain(tx)
+	return e
 }
 
 // withoutStopping takes stopping allocs off the books: room that is being made
@@ -267,8 +260,6 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 			e.Victims[i].Text += fmt.Sprintf("; Nomad runs %d of the job's allocs again with it, which have completed", n)
 		}
 	}
-	e.Rivals = rivals(tx, e)
-	e.alsoKeptOff(tx)
 	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), waiting.key, why)
 }
 

@@ -58,37 +58,6 @@ func tooFew(a *admit.Ask, found int) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", a.Together(), found)}
 }
 
-// promisedAway is the hold of a group that finds no room, but would find it in room made for another.
-// Nomad knows of no promise: without the hold it would start the group there, where the other is held
-// until all of its room is there, and could elsewhere, since it evaluates both at once. Nil when that is
-// not the reason, or the group goes first.
-func promisedAway(a groupAsk, g *record.Group) *admit.Hold {
-	tx, own, need := a.tx, turnOf(a.tx, a.ask), blocks.NeedOf(a.tx, g)
-	var first *state.Assumed
-	for kept := range tx.KeptRoom() {
-		r := tx.Record(kept.Job)
-		if r == nil || kept.Job == a.key || first != nil && first.Usage.ID <= kept.Usage.ID {
-			continue
-		}
-		of, known := r.Groups[kept.Group]
-		if !known || turnOf(tx, &of.Ask).Priority < own.Priority {
-			continue
-		}
-		gone := func(u *place.Usage) bool {
-			alloc := tx.Alloc(u.ID)
-			return u.ID == kept.Usage.ID || alloc != nil && alloc.Stopping
-		}
-		if tx.ServesNow(kept.Usage.NodeID, need, gone) {
-			first = kept
-		}
-	}
-	if first == nil {
-		return nil
-	}
-	of := tx.Record(first.Job).Groups[first.Group]
-	return (&waiter{key: first.Job, turn: turnOf(tx, &of.Ask)}).holdOf(a.key)
-}
-
 // gangAsks are the asks of a job's gang as they were recorded, by group.
 func gangAsks(r *record.Record) []admit.Ask {
 	var asks []admit.Ask
@@ -210,12 +179,11 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
 	first := tx.Record(key).Groups[e.Group]
-	payable := false
-	if e.Yielding, payable = yielding(tx, key, &first, e.Promises, plan.Victims); !payable || len(plan.Victims)+len(e.Yielding) == 0 {
+	if len(plan.Victims) == 0 || !payableAfter(tx, key, &first, e.Promises, plan.Victims) {
 		return nil
 	}
 	e.describe(of[0], plan.Victims, window)
-	return e.unlessInVain(tx)
+	return e
 }
 
 // setsApart names those of some allocs that take a node each, as the core takes it; nil where none do.

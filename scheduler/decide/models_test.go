@@ -94,45 +94,6 @@ func machineOf(name, gpuType string) *nomad.Node {
 	return nomad.NewNode(n, nomad.Hardware{})
 }
 
-// A job with device blocks of its own, in a queue of some models, takes no room of another model: it is
-// not kept off where such is made.
-func TestWhatItsQueueDoesNotAllowIsNoRoom(t *testing.T) {
-	for models, kept := range map[string]bool{`["T4"]`: true, `["A100"]`: false} {
-		for _, or := range []bool{false, true} {
-			s := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 8\n namespaces = [\"default\"]\n models = "+models+"\n}\n", servicetest.Machine("a", 1), machineOf("b", "A100"))
-			waits := servicetest.Ask("waits", "1(T4)", 1)
-			rival := blocks("rival", "nvidia/slice", 16)
-			if or {
-				rival.Tasks[0].Devices[0].Count, rival.Tasks[0].Devices[0].Or = 17, []admit.DeviceAsk{{Name: "nvidia/slice", Count: 16}}
-			}
-			low, high := servicetest.Ask("low", "1(T4)", 1), servicetest.Ask("high", "2(A100)", 1)
-			low.Priority, high.Priority = 10, 90
-			for _, a := range []*admit.Ask{&waits, &low, &high} {
-				a.Namespace = "other"
-			}
-			s.Submit(t, low)
-			s.Register(low)
-			s.Run(low, "alloc-low", "a", 0, 0, 16)
-			s.Show(high, false)
-			for i := range 2 {
-				s.Run(high, fmt.Sprintf("alloc-high-%d", i), "b", i, 0, 16)
-			}
-			rival.Child = true // else it would be held
-			for _, a := range []admit.Ask{rival, waits} {
-				if d := s.Submit(t, a); (d.Hold != nil) == a.Child {
-					t.Fatalf("%s: held %+v", a.JobID, d.Hold)
-				}
-				s.Register(a)
-				s.Block(a, 1)
-			}
-			s.Pass(servicetest.Settled)
-			if e := evict(s, waits); e == nil || (len(e.Rivals) == 1) != kept {
-				t.Errorf("of models %s: %+v", models, e)
-			}
-		}
-	}
-}
-
 // A model is excluded by the name that its GPUs have, wherever in the cluster the one GPU of it is.
 func TestAModelIsExcludedAsItIsNamed(t *testing.T) {
 	for _, machines := range [][]*nomad.Node{{servicetest.Machine("a", 1), machineOf("b", "A100")}, {machineOf("a", "A100"), servicetest.Machine("b", 1)}} {

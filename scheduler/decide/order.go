@@ -5,7 +5,6 @@ package decide
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -20,8 +19,7 @@ import (
 )
 
 // Window is the groups whose turn is next, each with the nodes that are kept for it.
-// What comes after them is held where Nomad, which goes by priority and the age of
-// evaluations alone, would start it in their stead.
+// What comes after them takes no room there.
 type Window struct{ waiters []waiter }
 
 // waiter is a group that waits for room, with the node that is kept for it: empty
@@ -30,8 +28,6 @@ type waiter struct {
 	key   nomad.JobKey
 	group string
 	turn  quota.Turn
-	held  bool
-	gang  bool        // held until all of its room is there: Nomad would start any other first
 	need  *state.Need // there; of all allocs of a gang that are to go there
 	node  string
 	ask   *admit.Ask
@@ -90,7 +86,7 @@ func NewWindow(tx *state.Tx) *Window {
 		if !known || booked(tx, one) {
 			continue
 		}
-		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
+		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
 		if one.Held == view.WaitsForRoom && (g.Ask.Gang || rests(&g, tx.Now())) {
 			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
 		} else {
@@ -113,7 +109,6 @@ func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, mo
 	if !g.Ask.Gang || rests(g, tx.Now()) || tx.Assumed(w.key, w.group) > 0 {
 		return nil
 	}
-	w.gang = true
 	one, room, taken, leaves := w.need, tx.RoomFor(w.need), maps.Clone(kept), tx.Leaves(w.turn.Priority, w.key)
 	for left > 0 {
 		if w.node = room.Least(w.turn.Priority, w.key, taken); w.node == "" || len(list) == most {
@@ -133,50 +128,6 @@ func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, mo
 	}
 	maps.Copy(kept, taken)
 	return list
-}
-
-// holds reports whether a node is kept for a group.
-func (w *Window) holds(key nomad.JobKey, group string) bool {
-	return slices.ContainsFunc(w.waiters, func(one waiter) bool { return one.key == key && one.group == group && one.node != "" })
-}
-
-// overtaken is the group that goes before another one, which Nomad would start in
-// its room; nil for none. A held group stays so until its turn is next, whichever of
-// the two Nomad would start: else all that wait would be let go, and held again,
-// whenever the order changes.
-func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *waiter {
-	if w.holds(key, g.Ask.Group) {
-		return nil
-	}
-	held := false
-	if r := tx.Record(key); r != nil {
-		hold := r.Groups[g.Ask.Group].Decision.Hold
-		held = hold != nil && hold.Kind == view.WaitsForPriority
-	}
-	var need *state.Need
-	for i := range w.waiters {
-		first := &w.waiters[i]
-		rank := tx.PriorityOf(first.key)
-		// A group that is let go is registered again, and so at the end of Nomad's order.
-		before := first.held || tx.Queued(key) < tx.Queued(first.key)
-		preferred := held || first.gang || g.Ask.Priority > rank || g.Ask.Priority == rank && before
-		if first.key == key || !preferred || !first.goesBefore(tx, &g.Ask, key) {
-			continue
-		}
-		if need == nil {
-			need = blocks.NeedOf(tx, g)
-		}
-		if tx.ServesNow(first.node, need, tx.Leaves(first.turn.Priority, first.key)) {
-			return first
-		}
-	}
-	return nil
-}
-
-// Overtakes reports whether Nomad would start a group that runs nothing before one
-// whose turn it is.
-func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	return tx.Live(key, g.Ask.Group) == 0 && w.overtaken(tx, key, g) != nil
 }
 
 // holdOf is the hold of a group that a waiter goes before; nil where there is none.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -225,78 +224,5 @@ func TestTheFirst32ThatWaitKeepANodeEach(t *testing.T) {
 		if d := b.Submit(t, servicetest.Ask("later", "1", 1)); (d.Hold != nil) != held || held && d.Hold.Kind != view.WaitsForPriority {
 			t.Errorf("%d nodes: held %+v", nodes, d.Hold)
 		}
-	}
-}
-
-// A group of which nothing runs is held where Nomad, which goes by priority and age, would start it
-// in the room of one whose turn it is: of another job, that goes first, and not where Nomad would
-// start that one first anyway.
-func TestOnlyWhatNomadWouldStartFirstOvertakes(t *testing.T) {
-	const queues = "queue \"x\" {\n gpus = 2\n namespaces = [\"x\"]\n}\nqueue \"y\" {\n gpus = 2\n max_priority = 60\n namespaces = [\"y\"]\n}\n"
-	for name, row := range map[string]struct {
-		first, priority int // of the one whose turn it is, in queue y, and of the other
-		sameJob, runs   bool
-		change          func(s *servicetest.Service, first admit.Ask)
-		passes          time.Duration
-		overtakes       bool
-	}{
-		"Nomad has it for the older one": {first: 50, priority: 50, passes: time.Minute, overtakes: true},
-		"they have only just come":       {first: 50, priority: 50},
-		"Nomad goes by priority as well": {first: 60, priority: 50, passes: time.Minute},
-		"Nomad does not know of caps":    {first: 70, priority: 50, passes: time.Minute},
-		"it is the same job":             {first: 50, priority: 50, passes: time.Minute, sameJob: true},
-		"a part of it runs":              {first: 50, priority: 50, passes: time.Minute, runs: true},
-		"the first one is registered otherwise": {first: 50, priority: 50, passes: time.Minute, change: func(s *servicetest.Service, first admit.Ask) {
-			registered(s, first, func(j *nomad.Job) { j.Groups[0].Registered, j.Groups[0].Was = "otherwise", nil })
-		}},
-		"the first one was scaled down": {first: 50, priority: 50, passes: time.Minute, change: func(s *servicetest.Service, first admit.Ask) {
-			registered(s, first, func(j *nomad.Job) { j.Groups[0].Count = 0 })
-		}},
-		"the other has the higher priority": {first: 50, priority: 55, passes: time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := servicetest.New(t, servicetest.Quick+queues, servicetest.Machine("a", 2))
-			busy := servicetest.Ask("busy", "12G", 1)
-			busy.Namespace = "x"
-			s.Submit(t, busy)
-			s.Register(busy)
-			s.Run(busy, "alloc-busy", "a", 0, 0, 12)
-			low := servicetest.Ask("low", "12G", 1)
-			low.Namespace, low.Priority = "other", 10
-			s.Submit(t, low)
-			s.Register(low)
-			s.Run(low, "alloc-low", "a", 1, 0, 12)
-			other := servicetest.Ask("other", "4G", 1) // Nomad found no room for it, for a reason of its own
-			other.Namespace, other.Priority = "x", row.priority
-			first := servicetest.Ask("first", "8G", 1)
-			first.Namespace, first.Priority = "y", row.first
-			for i, a := range []admit.Ask{other, first} { // Nomad has the other one before
-				s.Submit(t, a)
-				s.Register(a)
-				s.State.Apply([]nomad.Change{{Blocked: &nomad.Blocked{
-					Index: s.Index, EvalID: "e-" + a.JobID, Queued: uint64(i), Key: servicetest.KeyOf(a), Missing: map[string]int{"g": 1}, Since: s.Clock.At,
-				}}}, s.Index)
-				s.Pass(time.Second)
-			}
-			s.Pass(row.passes)
-			if row.runs {
-				s.Run(other, "alloc-other", "a", 0, 12, 1)
-			}
-			if row.change != nil {
-				row.change(s, first)
-			}
-			s.State.Do(func(tx *state.Tx) {
-				tx.ForgetGroup(servicetest.KeyOf(other), "g")
-				tx.ForgetGroup(servicetest.KeyOf(first), "g")
-				g := tx.Record(servicetest.KeyOf(other)).Groups["g"]
-				key := servicetest.KeyOf(other)
-				if row.sameJob {
-					key = servicetest.KeyOf(first)
-				}
-				if got := decide.NewWindow(tx).Overtakes(tx, key, &g); got != row.overtakes {
-					t.Errorf("it overtakes: %t", got)
-				}
-			})
-		})
 	}
 }

@@ -8,7 +8,9 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -83,6 +85,31 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 		}
 	}
 	return nil
+}
+
+// payableAfter reports whether the queue of a group that is held can pay for promised room once victims
+// are gone, beside what it owes, and need not leave that to another one that goes first.
+func payableAfter(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promise, victims []place.Usage) bool {
+	q := tx.QueueOf(key, g.Ask.Group)
+	if q == nil || g.Decision.Hold == nil {
+		return true
+	}
+	defer tx.Without(func(yield func(*nomad.Alloc) bool) {
+		for _, u := range victims {
+			if a := tx.Alloc(u.ID); a != nil && !yield(a) {
+				return
+			}
+		}
+	})()
+	var cost place.Charge
+	for _, p := range promises {
+		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
+	}
+	if tx.Live(key, g.Ask.Group) == 0 && firstInQueue(groupAsk{tx: tx, key: key, ask: &g.Ask, queue: q}, cost) != nil {
+		return false
+	}
+	_, why := tx.OverWithOwed(q.Name, cost, key)
+	return why == ""
 }
 
 // overdrawn holds a group that its queue cannot pay for now. A group that runs

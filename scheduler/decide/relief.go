@@ -91,9 +91,6 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 		}
 	}
 	e.describeMoves(of[0], relief.Moves)
-	if e = e.unlessInVain(tx); e == nil {
-		return nil, fmt.Errorf("moves would make room that another job takes first")
-	}
 	return e, nil
 }
 
@@ -135,7 +132,6 @@ func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
 			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", waiting.key, waiting.ask)),
 		})
 	}
-	e.Rivals = rivals(tx, e)
 	for i := range moves {
 		u := moves[i].To.Usage
 		u.Queue, u.Priority = moves[i].From.Queue, moves[i].From.Priority

@@ -33,11 +33,9 @@ type Revision struct {
 	// RoomMade is the room that is made for all of a group that is held, and of its gang; none:
 	// the revision is another one.
 	RoomMade []Promise
-	// Exclude are nodes to leave out while their room goes to For, Also such while it goes to the
-	// jobs that they name, and Include those to take back in.
+	// Exclude are nodes to leave out while their room goes to For, and Include those to take back in.
 	Exclude []string
 	For     string
-	Also    map[string]string
 	Include []string
 	// Only are the nodes that a system group is held to; Everywhere ends that.
 	Only       []string
@@ -144,9 +142,6 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	}
 	if r.Widen {
 		g.Widened++
-	}
-	for _, id := range slices.Sorted(maps.Keys(r.Also)) {
-		exclude(&g, []string{id}, r.Also[id])
 	}
 	exclude(&g, r.Exclude, r.For)
 	if why := tx.RepeatAbove(key, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {

@@ -11,20 +11,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// FitsRewritten reports whether a group that waits as a whole has room now, but
-// not for the device blocks that it waits with.
-func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	if !waitsAsAWhole(tx, key, &g.Ask, g) || HasRoom(tx, g) {
-		return false
-	}
-	a, err := newGroupAsk(tx, key, &g.Ask)
-	return err == nil && len(a.parts) > 0 && fitsNow(without(a, g.Excluded))
-}
-
 // GoesBack reports whether a group that was let go has no room for what has not started: it waits in its
-// place again, or goes where there is some. One that runs in part keeps to the nodes where it runs.
+// place again, or goes where there is some. One that runs in part keeps to the nodes where it runs, and a
+// gang goes back as one.
 func GoesBack(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	if !places(&g.Ask) || g.Ask.Gang || g.Decision.Hold != nil {
+	if !places(&g.Ask) || g.Ask.Gang && gangRuns(tx, key, gangAsks(tx.Record(key))) || g.Decision.Hold != nil {
 		return false
 	}
 	_, most := slots(tx, g)

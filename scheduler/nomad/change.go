@@ -26,12 +26,9 @@ type Change struct {
 
 // Blocked is a job some of whose allocs Nomad cannot place now.
 type Blocked struct {
-	Index  uint64
-	EvalID string
-	Key    JobKey
-	// Queued is the index at which the evaluation was made: of equal priority, Nomad
-	// looks at the oldest first. A job that is registered again has a new one.
-	Queued  uint64
+	Index   uint64
+	EvalID  string
+	Key     JobKey
 	Missing map[string]int // group → allocs not placed
 	Since   time.Time
 	// Why is what Nomad says of each group.

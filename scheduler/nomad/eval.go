@@ -19,7 +19,7 @@ type eventEval struct {
 	QueuedAllocations            map[string]int
 	FailedTGAllocs               map[string]*failedGroup
 	CreateTime                   int64
-	CreateIndex, ModifyIndex     uint64
+	ModifyIndex                  uint64
 }
 
 // failedGroup is why Nomad does not place a group.
@@ -31,7 +31,7 @@ type failedGroup struct {
 
 func (e *eventEval) blocked(before *Blocked) *Blocked {
 	b := &Blocked{
-		Index: e.ModifyIndex, EvalID: e.ID, Key: JobKey{e.Namespace, e.JobID}, Queued: e.CreateIndex,
+		Index: e.ModifyIndex, EvalID: e.ID, Key: JobKey{e.Namespace, e.JobID},
 		Missing: map[string]int{}, Since: time.Unix(0, e.CreateTime), Why: map[string]string{}, ForDevices: map[string]bool{},
 	}
 	if before != nil {

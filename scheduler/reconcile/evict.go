@@ -19,12 +19,11 @@ import (
 // first, since Nomad does not tell of all that go.
 //
 //  1. the room is booked for the one that waits, so that no admission takes it;
-//  2. its job is made to prefer the node;
-//  3. the victims' jobs leave the node out, so that no replacement of a victim
-//     takes the room back in the very plan that stops it, and so do jobs that wait
-//     and that Nomad could give the room;
+//  2. the victims' jobs wait, or leave the node out, so that no replacement of a victim
+//     takes the room back in the very plan that stops it;
+//  3. its job is let go, and prefers the node;
 //  4. it is recorded which victims have to go, for which job and why; if that fails, none is stopped;
-//  5. the victims are stopped. Nomad then evaluates what waits, by priority, but several jobs at once.
+//  5. the victims are stopped.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
 // fails halfway is given up: victims that were stopped are started elsewhere,
@@ -165,19 +164,6 @@ func (l *Loop) confirmed(ctx context.Context, item *Item) bool {
 
 func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 	e := item.Evict
-	for _, y := range e.Yielding {
-		if _, err := l.revise(ctx, y.Job, decide.Revision{Group: y.Group, Hold: givesUpQuota(y.Queue)}); err != nil {
-			return fmt.Errorf("have job %q wait for its quota: %w", y.Job, err)
-		}
-	}
-	for _, r := range e.Rivals {
-		_, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()})
-		if r.BestEffort {
-			l.report("keep job "+r.Job.String()+" off room for another", err)
-		} else if err != nil {
-			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
-		}
-	}
 	if err := l.keepOff(ctx, e); err != nil {
 		return err
 	}
@@ -195,7 +181,7 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 	for i := range e.Victims {
 		v := &e.Victims[i]
 		off := e.KeptOff(v)
-		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String(), Also: v.Also}
+		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String()}
 		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
 		switch {
 		case v.Gang: // all of it goes, and comes back as one
@@ -247,10 +233,6 @@ func (l *Loop) note(item *Item, dryRun bool) {
 	}
 	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
 	l.State.Do(func(tx *state.Tx) {
-		for _, y := range e.Yielding {
-			text := fmt.Sprintf("group %s of job %s must wait for quota again: a job with a higher priority goes first in queue %s", y.Group, y.Job, y.Queue)
-			tx.Note(view.Event{Kind: "hold", Namespace: y.Job.Namespace, JobID: y.Job.ID, For: e.Job.String(), Text: text, DryRun: dryRun})
-		}
 		if kind == "hold" && len(e.Victims) == 0 { // its children wait
 			if q := tx.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun && !item.NoOverlap {
 				tx.NoteOverrun(q.Name)

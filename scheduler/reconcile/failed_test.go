@@ -81,7 +81,7 @@ func TestWhatIsStartedAgainKeepsItsQuota(t *testing.T) {
 		"another of its queue waits":    {runs: "a/keeps", later: "a/fails a/keeps"},
 		"its job is stopped":            {meanwhile: func(h *modelRun) { h.stop(h.jobs["a/fails"]) }, runs: "a/keeps a/waits", later: "a/keeps a/waits"},
 		"its job is scaled down":        {meanwhile: func(h *modelRun) { h.register(service("fails", "8G", 0, 0, 0)) }, runs: "a/keeps a/waits", later: "a/keeps a/waits"},
-		"the other has higher priority": {meanwhile: func(h *modelRun) { h.submit(h.t.Context(), prior("waits", "8G")) }, runs: "a/keeps a/waits", later: "a/keeps a/waits"},
+		"the other has higher priority": {meanwhile: func(h *modelRun) { h.submit(h.t.Context(), prior("waits", "8G")) }, runs: "a/keeps", later: "a/keeps a/waits"},
 		"another replica leads":         {meanwhile: func(h *modelRun) { h.lead(h.t.Context()) }, runs: "a/keeps", later: "a/fails a/keeps"},
 	} {
 		t.Run(name, func(t *testing.T) {

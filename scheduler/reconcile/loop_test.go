@@ -206,10 +206,8 @@ func TestEvictionGoesInAnOrderInWhichTheRoomCannotGoAstray(t *testing.T) {
 }
 
 func TestAnEvictionThatFailsStopsNobody(t *testing.T) {
-	for _, job := range []string{"yields", "high", "rival", "low"} {
+	for _, job := range []string{"high", "low"} {
 		item := eviction()
-		item.Evict.Yielding = []decide.Yielding{{Job: key("yields"), Group: "g", Queue: "q"}}
-		item.Evict.Rivals = []decide.Rival{{Job: key("rival"), Group: "g", Nodes: []string{"n1"}}}
 		w := &world{due: []*Item{item}, fails: "register " + job}
 		run(t, w, time.Second)
 		if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "forget" || !slices.Contains(w.script, "settle "+job+" false") {

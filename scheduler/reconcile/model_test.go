@@ -144,7 +144,7 @@ func (m *model) show(b *state.State) {
 	}
 	for _, j := range m.jobs {
 		if len(j.blocked) > 0 {
-			changes = append(changes, nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(j.blocked), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
+			changes = append(changes, nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Missing: maps.Clone(j.blocked), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
 		}
 	}
 	b.Heard()
@@ -428,7 +428,7 @@ func (m *model) note(j *modelJob, missing map[string]int) {
 		j.since = time.Now()
 	}
 	j.blocked = missing
-	m.tell(nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(missing), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
+	m.tell(nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Missing: maps.Clone(missing), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
 }
 
 func targets(n *api.Node) map[string]string {

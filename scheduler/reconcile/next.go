@@ -57,7 +57,6 @@ type look uint8
 
 const (
 	lookForRoom look = iota
-	lookForTurn
 	lookForStart
 	lookForQuota
 	lookForVictims
@@ -216,7 +215,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
-	} else if widens := f.widens(tx, g, w); !decide.GoesBack(tx, w.Job, g) && (widens && g.Decision.Slots > 0 || !f.findsRoom(tx, g, w) && !f.overtakes(tx, g, w)) {
+	} else if widens := f.widens(tx, g, w); !decide.GoesBack(tx, w.Job, g) && (widens && g.Decision.Slots > 0 || !f.findsRoom(tx, g, w)) {
 		if widens {
 			f.widened = tx.Now()
 			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
@@ -263,8 +262,6 @@ func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) 
 		return false
 	case decide.HasRoom(tx, g): // on its own candidates or on others: alike groups have other ones
 		return decide.FitsOutside(tx, g)
-	case decide.FitsRewritten(tx, w.Job, g):
-		return true
 	}
 	f.noteVain(tx, q)
 	return false
@@ -282,19 +279,6 @@ func (f *Finder) turns(tx *state.Tx) *decide.Window {
 		f.window = decide.NewWindow(tx)
 	}
 	return f.window
-}
-
-// overtakes reports whether Nomad would start a group before one whose turn it is.
-func (f *Finder) overtakes(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
-	q := question{lookForTurn, w.Turn.ID}
-	if f.triedInVain(tx, q) {
-		return false
-	}
-	if f.turns(tx).Overtakes(tx, w.Job, g) {
-		return true
-	}
-	f.noteVain(tx, q)
-	return false
 }
 
 func (f *Finder) wouldStart(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
@@ -372,7 +356,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		f.noteVain(tx, q)
 		return nil
 	}
-	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // stopping allocs leave enough
+	if len(e.Victims) == 0 { // stopping allocs leave enough
 		if decide.OneByOne(g) { // a group that is let go as one is so when the room is there
 			for _, p := range e.Promises {
 				p.Assume(tx)

@@ -58,7 +58,7 @@ func TestRoomGoesToTheOneThatItIsMadeFor(t *testing.T) {
 					}
 					h.seconds(300)
 					for job, n := range h.registrations() {
-						if job != "c/waits" && n-registered[job] > 2 {
+						if strings.HasPrefix(job, "c/rival") && n != registered[job] || n-registered[job] > 2 {
 							t.Errorf("seed %d: %s was registered %d times more", seed, job, n-registered[job])
 						}
 					}
@@ -86,9 +86,8 @@ func asking(id, request string, priority int) []byte {
 }
 
 // Where room is made for several jobs one after the other, each gets its own: neither what waits takes it, nor
-// what has just been evicted from another node. Each eviction registers each of these twice at most.
+// what has just been evicted from another node. An eviction registers a victim twice, and what waits not at all.
 func TestWhereRoomIsMadeForSeveralEachGetsItsOwn(t *testing.T) {
-	most := 0
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			h := newRun(t, 4, 1, noMinimum)
@@ -111,14 +110,11 @@ func TestWhereRoomIsMadeForSeveralEachGetsItsOwn(t *testing.T) {
 			}
 			h.seconds(300)
 			for job, n := range h.registrations() {
-				if !strings.HasPrefix(job, "c/waits") {
-					most = max(most, n-before[job])
+				if strings.HasPrefix(job, "c/rival") && n != before[job] || strings.HasPrefix(job, "c/victim") && n-before[job] > 2 {
+					t.Errorf("seed %d: %s was registered %d times more", seed, job, n-before[job])
 				}
 			}
 		})
-	}
-	if t.Logf("a job was registered %d times more at most", most); most > 8 {
-		t.Errorf("a job was registered %d times more, for 4 evictions", most)
 	}
 }
 
@@ -140,7 +136,7 @@ func TestRoomIsNotTakenByWhatComesMeanwhile(t *testing.T) {
 				t.Errorf("seed %d: %d evictions, and %s run\n%s", seed, n, h.running(), strings.Join(h.log, "\n"))
 			}
 			for job, n := range h.registrations() {
-				if strings.HasPrefix(job, "c/late") && n > 2 {
+				if strings.HasPrefix(job, "c/late") && n > 1 {
 					t.Errorf("seed %d: %s was registered %d times", seed, job, n)
 				}
 			}

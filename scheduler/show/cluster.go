@@ -185,8 +185,11 @@ func onCPU(r *state.Reader) []view.FellBack {
 // note says what was tried for a group in vain, and what cannot be.
 func note(r *state.Reader, w *state.Waiting) string {
 	var list []string
+	held := false
 	if known := r.Record(w.Job); known != nil {
-		if g := known.Groups[w.Group]; g.InVain() != "" {
+		g := known.Groups[w.Group]
+		held = g.Decision.Hold != nil
+		if g.InVain() != "" {
 			list = append(list, g.InVain())
 		}
 	}
@@ -206,7 +209,7 @@ func note(r *state.Reader, w *state.Waiting) string {
 		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}
 	switch n := r.Completed(w.Job); {
-	case n == 0 || w.Held != "" || r.MayRepeat(w.Job):
+	case n == 0 || held || r.MayRepeat(w.Job):
 	case r.WaitedToRepeat(w.Job):
 		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait, which the queue cannot pay for: %s", n, r.RepeatsAbove(w.Job)))
 	default:

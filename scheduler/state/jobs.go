@@ -5,7 +5,6 @@ package state
 import (
 	"iter"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -95,15 +94,6 @@ func (j *jobs) Missing(key nomad.JobKey, group string) int {
 		return b.Missing[group]
 	}
 	return 0
-}
-
-// Queued is the place of a job in Nomad's own order of those with the same priority: the
-// index of its evaluation. A job without one comes last.
-func (j *jobs) Queued(key nomad.JobKey) uint64 {
-	if b := j.blocked[key]; b != nil {
-		return b.Queued
-	}
-	return math.MaxUint64
 }
 
 // DefaultPriority is Nomad's.

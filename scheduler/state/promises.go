@@ -166,17 +166,6 @@ func (p *promises) AllAssumed() []Assumed {
 	return list
 }
 
-// KeptRoom is what room is being made for, in no order.
-func (p *promises) KeptRoom() iter.Seq[*Assumed] {
-	return func(yield func(*Assumed) bool) {
-		for _, a := range p.byID {
-			if a.Kept && !yield(a) {
-				return
-			}
-		}
-	}
-}
-
 // makingRoom are the jobs that room is made for and whose victims have not all ended: on a node where
 // they are promised room, something is ending that began to within Unplaced of the promise. Began says
 // when the first alloc on each node began to end.

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // Waiting is a group some of whose allocs Nomad cannot place.
@@ -20,8 +21,7 @@ type Waiting struct {
 	Group   string
 	Missing int
 	Turn    quota.Turn
-	// Held is what kind of thing it waits for; empty where it was let go and waits
-	// for room alone.
+	// Held is what kind of thing it waits for; empty where Nomad starts it wherever room comes free.
 	Held string
 	// Alike is the same for all groups that were recorded as asking for the same in
 	// every way; empty where the group has something of its own.
@@ -111,8 +111,11 @@ func (l *waitlist) enlist(key nomad.JobKey) {
 // be changed: groups of one job do not make way for each other.
 func (w *Waiting) note(g *record.Group, only bool) {
 	w.cost = g.Cost
-	if g.Decision.Hold != nil {
+	switch {
+	case g.Decision.Hold != nil:
 		w.Held = g.Decision.Hold.Kind
+	case g.Decision.Slots > 0: // it may not start outside of its own room
+		w.Held = view.WaitsForRoom
 	}
 	a := g.Ask
 	if !only || a.Gang || a.Reservation != "" || a.Distinct != "" || g.Attempts.Times > 0 || len(g.Excluded) > 0 || len(g.Only) > 0 {
