@@ -54,11 +54,11 @@ func pidInMachine(pid int) (int, error) {
 	}
 	_, line, _ := strings.Cut(string(status), "\nNSpid:")
 	line, _, _ = strings.Cut(line, "\n")
-	numbers := strings.Fields(line)
+	numbers := strings.Fields(line) // the host's, the machine's, and a container's
 	if len(numbers) < 2 {
 		return 0, fmt.Errorf("process %d is in no machine: NSpid is %q", pid, line)
 	}
-	return strconv.Atoi(numbers[len(numbers)-2])
+	return strconv.Atoi(numbers[1])
 }
 
 // waitStats returns the device statistics of an allocation's task, of the instance

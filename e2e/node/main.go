@@ -4,7 +4,7 @@
 // a mount namespace in which a container runtime and a Nomad client run as if
 // they had booted.
 //
-// The machine has a boot ID of its own, an empty /run and its own /proc; the
+// The machine has a boot ID of its own, an empty /run and /dev/shm, and its own /proc; the
 // rest is the host's. When this process ends, the kernel ends every process and
 // drops every mount of the machine, whatever they were doing: that is what makes
 // a reboot, and a clean end of a test.
@@ -63,6 +63,10 @@ func boot(bootID string) error {
 	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
+	}
+	// Tasks share it with host_shm, and what they leave ends with the boot.
+	if err := unix.Mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+		return fmt.Errorf("mount /dev/shm: %w", err)
 	}
 	return restoreResolvConf(resolvConf)
 }
