@@ -198,3 +198,56 @@ env -u CUDA_MPS_PIPE_DIRECTORY /bin/gpuprobe
 		t.Errorf("after the reboot the victim finds what a neighbor left: %v", err)
 	}
 }
+
+// A docker task attacks the gate of its GPU's daemon, from the directory that jobs of docker mount: it
+// floods the gate, and takes its place. A neighbor of our driver's is served all the time, as docs/mps.md
+// says, and one of docker's once the attacker is gone.
+func TestADockerTaskThatAttacksTheGate(t *testing.T) {
+	t.Parallel()
+	ctx, c, _ := startDocker(t, sliced)
+	client := func(id, args string) jobSpec {
+		return jobSpec{id: id, devices: slicesOf(4), config: "entrypoint = [\"/bin/mps-client\"]\nargs = [" + args + "]\n", group: noRestart}
+	}
+	ours := run(t, ctx, c, jobSpec{id: "ours", devices: slicesOf(8)})
+	docker := runDocker(t, ctx, c, jobSpec{id: "docker", devices: slicesOf(8), config: mpsVolumes})
+	uuid := heldOf(t, ctx, c, ours)
+	introduce := func(alloc *api.Allocation) (median, worst int, err error) {
+		t.Helper()
+		out, err := c.Exec(ctx, alloc, "task", "/bin/mps-client", "introduce", "40")
+		if err == nil {
+			_, err = fmt.Sscan(string(out), &median, &worst)
+		}
+		return median, worst, err
+	}
+	for _, attack := range []struct {
+		name, begun string
+		others      bool // are served meanwhile too
+	}{{"flood", "begun", true}, {"impostor", "in the gate's place", false}} {
+		spec := client(attack.name, fmt.Sprintf("%q", attack.name))
+		spec.config += mpsVolumes
+		attacker := runDocker(t, ctx, c, spec)
+		if line, err := c.FirstLine(ctx, attacker, "task"); err != nil || string(line) != attack.begun {
+			t.Fatalf("%s says %q, %v", attack.name, line, err)
+		}
+		for _, one := range []*api.Allocation{docker, attacker} {
+			if got := heldOf(t, ctx, c, one); got != uuid {
+				t.Fatalf("%s is on GPU %s, not on %s", one.JobID, got, uuid)
+			}
+		}
+		for _, neighbor := range []*api.Allocation{ours, docker} {
+			if neighbor == docker && !attack.others {
+				continue
+			}
+			median, worst, err := introduce(neighbor)
+			t.Logf("%s: %s waits %d ms in the median, %d at most", attack.name, neighbor.JobID, median, worst)
+			if err != nil || worst > 1000 {
+				t.Errorf("%s: %s waits %d ms, %v", attack.name, neighbor.JobID, worst, err)
+			}
+		}
+		stop(t, ctx, c, attack.name)
+		within(ctx, t, "the neighbor of docker is served again", func() bool { _, _, err := introduce(docker); return err == nil })
+	}
+	if open := report(t, ctx, c, ours).Opens(); len(open) != 1 {
+		t.Errorf("the neighbor opens GPUs %v", open)
+	}
+}

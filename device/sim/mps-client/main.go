@@ -8,6 +8,8 @@
 //
 //	mps-client           as above
 //	mps-client hostile   tries all ways out of its task's namespace (see hostile.go)
+//	mps-client flood, mps-client impostor, mps-client introduce 40
+//	                     keep the gate busy, take its place, and measure it (see attack.go)
 package main
 
 import (
@@ -30,6 +32,12 @@ func main() {
 		err = run()
 	case os.Args[1] == "hostile":
 		err = hostile()
+	case os.Args[1] == "flood":
+		err = flood()
+	case os.Args[1] == "impostor":
+		err = impostor()
+	case os.Args[1] == "introduce" && len(os.Args) == 3:
+		err = introduce(os.Args[2])
 	case os.Args[1] == disguise && len(os.Args) == 5:
 		err = disguised(os.Args[2:])
 	}
