@@ -87,7 +87,7 @@ func (p *probes) probeAll(ctx context.Context, units []*plan.Unit) {
 		for _, u := range units {
 			// Where every client needs a partition or a namespace the probe runs beside MPS.
 			if u.UUID == what.UUID && u.MPS != nil && u.MPS.Ready && u.MPS.Partitioning == nil && !u.MPS.HasNamespaces() {
-				what.PipeDir, what.LogDir, what.ShmDir = u.MPS.PipeDir, u.MPS.LogDir, u.MPS.ShmDir
+				what.PipeDir, what.LogDir, what.ShmDir = u.MPS.GateFiles(), u.MPS.LogDir, u.MPS.ShmDir
 			}
 		}
 		p.start(ctx, uuid, what)

@@ -200,6 +200,16 @@ func TestTasksFollowTheirDaemons(t *testing.T) {
 	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Ready: true, PipeDir: daemon()}}))
 	d.followDaemons(env, tasks[:1])
 	must.Eq(t, 4, strings.Count(said(), changed))
+
+	// What a task of another driver puts in the place of the gate's files is shown to no other.
+	gate := daemon()
+	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Ready: true, PipeDir: daemon(), GateDir: gate}}))
+	d.followDaemons(env, tasks[:1])
+	shown, err := os.Stat(filepath.Join(env.settings.StateDir, "pipes", "box-one", "pipe", spec.PipeNames[0]))
+	must.NoError(t, err)
+	own, err := os.Stat(filepath.Join(gate, spec.PipeNames[0]))
+	must.NoError(t, err)
+	must.True(t, os.SameFile(shown, own))
 }
 
 // Before its control group goes, what a task was guaranteed of a part of a GPU's memory is

@@ -118,7 +118,7 @@ func (d *Driver) followDaemons(env environment, tasks []*task) {
 			if err != nil || s.MPS == nil || !s.MPS.Ready {
 				continue // when there is one, the device plugin says so
 			}
-			changed, err := dirs.Follow(t.container.ID, s.MPS.PipeDir)
+			changed, err := dirs.Follow(t.container.ID, s.MPS.GateFiles())
 			if err != nil {
 				t.logger.Warn("the task does not see its GPU's new MPS daemon", "error", err)
 			} else if changed {

@@ -23,13 +23,13 @@ import (
 
 // startDocker runs a node with a Docker engine and the device plugin's metrics, and
 // returns where those are.
-func startDocker(t *testing.T, gpus string) (context.Context, *cluster.Cluster, string) {
+func startDocker(t *testing.T, count int, gpus string) (context.Context, *cluster.Cluster, string) {
 	t.Helper()
 	if _, err := cluster.DockerProgram(filepath.Join(root, "bin"), "dockerd"); err != nil {
 		t.Skip(err)
 	}
 	address := freeAddress(t)
-	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), Docker: true,
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, count), Docker: true,
 		GPUs: gpus + fmt.Sprintf("\n    metrics {\n      address = %q\n    }\n", address)})
 	err := c.Nodes[0].WaitNode(ctx, func(n *api.Node) bool { return n.Drivers["docker"] != nil && n.Drivers["docker"].Healthy })
 	if err != nil {
@@ -87,7 +87,7 @@ func heldOf(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api.Al
 // What docs/any-driver.md says of docker, on a real engine with NVIDIA's runtime.
 func TestDockerTasksHaveTheirShare(t *testing.T) {
 	t.Parallel()
-	ctx, c, metrics := startDocker(t, sliced)
+	ctx, c, metrics := startDocker(t, 2, sliced)
 	whole := runDocker(t, ctx, c, jobSpec{id: "whole", devices: slicesOf(79)})
 	alloc := runDocker(t, ctx, c, jobSpec{id: "share", devices: slicesOf(8), config: mpsVolumes})
 	plain := runDocker(t, ctx, c, jobSpec{id: "plain"})
@@ -221,7 +221,7 @@ func metric(t *testing.T, ctx context.Context, url, name string, labels ...strin
 // above it.
 func TestDockerJobsReachTheGPUsThatTheyName(t *testing.T) {
 	t.Parallel()
-	ctx, c, _ := startDocker(t, sliced)
+	ctx, c, _ := startDocker(t, 2, sliced)
 	neighbor := runDocker(t, ctx, c, jobSpec{id: "neighbor", devices: slicesOf(79)})
 	theirs, uuid := report(t, ctx, c, neighbor).Opens(), heldOf(t, ctx, c, neighbor)
 	env := func(value string) string { return fmt.Sprintf("env {\n NVIDIA_VISIBLE_DEVICES = %q\n}\n", value) }

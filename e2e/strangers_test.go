@@ -204,16 +204,15 @@ env -u CUDA_MPS_PIPE_DIRECTORY /bin/gpuprobe
 // says, and one of docker's once the attacker is gone.
 func TestADockerTaskThatAttacksTheGate(t *testing.T) {
 	t.Parallel()
-	ctx, c, _ := startDocker(t, sliced)
+	ctx, c, _ := startDocker(t, 1, sliced)
 	client := func(id, args string) jobSpec {
 		return jobSpec{id: id, devices: slicesOf(4), config: "entrypoint = [\"/bin/mps-client\"]\nargs = [" + args + "]\n", group: noRestart}
 	}
 	ours := run(t, ctx, c, jobSpec{id: "ours", devices: slicesOf(8)})
 	docker := runDocker(t, ctx, c, jobSpec{id: "docker", devices: slicesOf(8), config: mpsVolumes})
-	uuid := heldOf(t, ctx, c, ours)
 	introduce := func(alloc *api.Allocation) (median, worst int, err error) {
 		t.Helper()
-		out, err := c.Exec(ctx, alloc, "task", "/bin/mps-client", "introduce", "40")
+		out, err := c.Exec(ctx, alloc, "task", "/bin/mps-client", "introduce", "20")
 		if err == nil {
 			_, err = fmt.Sscan(string(out), &median, &worst)
 		}
@@ -228,11 +227,6 @@ func TestADockerTaskThatAttacksTheGate(t *testing.T) {
 		attacker := runDocker(t, ctx, c, spec)
 		if line, err := c.FirstLine(ctx, attacker, "task"); err != nil || string(line) != attack.begun {
 			t.Fatalf("%s says %q, %v", attack.name, line, err)
-		}
-		for _, one := range []*api.Allocation{docker, attacker} {
-			if got := heldOf(t, ctx, c, one); got != uuid {
-				t.Fatalf("%s is on GPU %s, not on %s", one.JobID, got, uuid)
-			}
 		}
 		for _, neighbor := range []*api.Allocation{ours, docker} {
 			if neighbor == docker && !attack.others {

@@ -47,52 +47,28 @@ func RunGate(args []string) error {
 	if len(args) < 2 {
 		return fmt.Errorf("%s: want two directories, got %q", GateCommand, args)
 	}
-	g := newGate(hclog.New(&hclog.LoggerOptions{Name: "mps-gate", Output: os.Stderr}), filepath.Join(args[1], controlSocket))
-	logs, err := openLogPipe(filepath.Join(args[0], logPipe))
+	log := hclog.New(&hclog.LoggerOptions{Name: "mps-gate", Output: os.Stderr})
+	at := gatePlace{shown: args[0], kept: keptBeside(args[1])}
+	logs, err := at.openLogPipe()
 	if err != nil {
 		return err
 	}
 	go drop(logs)
-	listener, err := openGate(args[0])
+	listener, err := at.openGate()
 	if err != nil {
 		return err
 	}
+	go at.keep(context.Background(), log)
 	if err := os.Stdin.Close(); err != nil { // the lock, see lockGate
 		return err
 	}
-	return g.serve(context.Background(), listener)
+	return newGate(log, filepath.Join(args[1], controlSocket)).serve(context.Background(), listener)
 }
 
 const (
 	controlSocket = "control"
 	logPipe       = "log"
 )
-
-// openGate takes the place of an earlier gate in a pipe directory.
-func openGate(dir string) (*net.UnixListener, error) {
-	path := filepath.Join(dir, controlSocket)
-	next := path + ".new"
-	if err := os.RemoveAll(next); err != nil {
-		return nil, fmt.Errorf("open gate: %w", err)
-	}
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: next, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("open gate: %w", err)
-	}
-	listener.SetUnlinkOnClose(false)
-	err = limitQueue(listener)
-	var own *os.File
-	if err == nil {
-		own, err = setMode(next, unix.S_IFSOCK, 0o666)
-	}
-	if err == nil {
-		err = errors.Join(own.Close(), takePlace(next, path))
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open gate: %w", err), listener.Close())
-	}
-	return listener, nil
-}
 
 // queue is how many connections may wait for the gate to take them, of all tasks: a task
 // that connects in vain again and again fills it, and the programs of others come behind
@@ -108,63 +84,6 @@ func limitQueue(listener *net.UnixListener) error {
 	err = raw.Control(func(fd uintptr) { problem = unix.Listen(int(fd), queue) })
 	return errors.Join(err, problem)
 }
-
-// takePlace renames, and removes a directory that is in the way.
-func takePlace(from, to string) error {
-	if info, err := os.Lstat(to); err == nil && info.IsDir() {
-		if err := os.RemoveAll(to); err != nil {
-			return err
-		}
-	}
-	return os.Rename(from, to)
-}
-
-// openLogPipe makes the FIFO into which CUDA programs log. Their output is dropped:
-// the daemon's own reader believes all of it, and other bytes than a log stop the
-// daemon for good.
-func openLogPipe(path string) (*os.File, error) {
-	if err := os.RemoveAll(path); err != nil {
-		return nil, fmt.Errorf("make log pipe: %w", err)
-	}
-	if err := unix.Mkfifo(path, 0o622); err != nil {
-		return nil, fmt.Errorf("make log pipe: %w", err)
-	}
-	own, err := setMode(path, unix.S_IFIFO, 0o622)
-	if err != nil {
-		return nil, fmt.Errorf("make log pipe: %w", err)
-	}
-	defer own.Close()
-	pipe, err := os.OpenFile(throughDescriptor(own), os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("make log pipe: %w", err)
-	}
-	return pipe, nil
-}
-
-// setMode changes the mode of a file that was just made, and returns its file info. A task
-// that can write to the directory may have put a link to a file of the host in its place.
-func setMode(path string, kind, mode uint32) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	own := os.NewFile(uintptr(fd), path)
-	var info unix.Stat_t
-	err = unix.Fstat(fd, &info)
-	if err == nil && (info.Mode&unix.S_IFMT != kind || info.Nlink != 1) {
-		err = fmt.Errorf("%s was replaced", path)
-	}
-	if err == nil {
-		err = unix.Chmod(throughDescriptor(own), mode)
-	}
-	if err != nil {
-		return nil, errors.Join(err, own.Close())
-	}
-	return own, nil
-}
-
-// throughDescriptor is a path to an open file that no link can redirect.
-func throughDescriptor(file *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", file.Fd()) }
 
 func drop(logs *os.File) { _, _ = io.Copy(io.Discard, logs) }
 

@@ -49,6 +49,13 @@ func (k *keeper) openGate(ctx context.Context) error {
 		k.separate(ctx, found)
 	}
 	k.gate = found
+	k.mu.Lock()
+	changed := k.status.GateDir != k.control.gateDir()
+	k.status.GateDir = k.control.gateDir()
+	k.mu.Unlock()
+	if changed {
+		k.changed()
+	}
 	return nil
 }
 
@@ -61,14 +68,28 @@ func (c control) endOtherGates(than process) {
 	}
 }
 
-// findGate returns the gate that listens where tasks connect.
+// gateDir is where the gate keeps its files; empty of one of an earlier release, which keeps none.
+func (c control) gateDir() string {
+	dir := keptBeside(c.dirs.own)
+	if _, err := os.Lstat(filepath.Join(dir, controlSocket)); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// findGate returns the gate of the tasks. It is asked at its kept socket: tasks may have put another in
+// the place of the one that they see.
 func (c control) findGate() (process, error) {
-	pid, err := listener(c.dirs.gate())
+	path := c.dirs.gate()
+	if dir := c.gateDir(); dir != "" {
+		path = filepath.Join(dir, controlSocket)
+	}
+	pid, err := listener(path)
 	if err != nil {
 		return process{}, err
 	}
 	if c.roleOf(pid) != roleGate {
-		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, c.dirs.gate(), procs.ErrGone)
+		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, path, procs.ErrGone)
 	}
 	if mpsctl.PlacesOf(c.dirs.own).Exist() && !slices.Contains(arguments(pid), knowsPlaces) {
 		return process{}, fmt.Errorf("process %d is the gate of an earlier release, which places no programs: %w", pid, procs.ErrGone)

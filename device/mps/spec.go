@@ -51,8 +51,9 @@ const (
 // Status is how a daemon is.
 type Status struct {
 	// PipeDir, LogDir and ShmDir are the directories that tasks see, on the host;
-	// ControlDir is where the daemon itself is asked.
-	PipeDir, ControlDir, LogDir, ShmDir string
+	// ControlDir is where the daemon itself is asked, GateDir where the gate's own files are, empty
+	// for a gate of an earlier release.
+	PipeDir, ControlDir, GateDir, LogDir, ShmDir string
 	// Ready is true while the daemon lives, its server takes clients, and the
 	// limits of both are confirmed.
 	Ready bool

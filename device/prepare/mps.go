@@ -50,7 +50,7 @@ func (p *Preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 
 // mpsState is what the tasks of a unit need to know of its daemon.
 func (p *Preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
-	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
+	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, GateDir: status.GateDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 		Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
 		Protocol: int(status.Protocol), ProtocolReason: status.ProtocolReason, Multiprocessors: status.Multiprocessors,
 		Control: p.Config.MPS.Control, Priorities: status.Priorities, MaxClients: p.mpsSpec(u).MaxClients}

@@ -26,7 +26,7 @@ func (d statusDaemons) Server(int) bool          { return false }
 // What a daemon says of itself decides about its device: a fault, a cordon for new
 // work, or neither.
 func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
-	ready := mps.Status{Ready: true, Settled: true, Generation: 2, PipeDir: "/p", ControlDir: "/c", LogDir: "/l", ShmDir: "/s", Server: mps.ServerActive, MultiUser: true}
+	ready := mps.Status{Ready: true, Settled: true, Generation: 2, PipeDir: "/p", ControlDir: "/c", GateDir: "/g", LogDir: "/l", ShmDir: "/s", Server: mps.ServerActive, MultiUser: true}
 	with := func(change func(*mps.Status)) mps.Status { s := ready; change(&s); return s }
 	for name, tc := range map[string]struct {
 		status         mps.Status
@@ -74,7 +74,7 @@ func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
 			if (u.Cordon == "") != (want == "") || !strings.Contains(u.Cordon, want) {
 				t.Errorf("%s: cordon %q, want %q", name, u.Cordon, want)
 			}
-			if m := u.MPS; m.Users != tc.users || m.MaxClients != 48 || fmt.Sprint(m.PipeDir, m.ControlDir, m.LogDir, m.ShmDir, m.Generation) != fmt.Sprint("/p/c/l/s", tc.status.Generation) || u.Unsettled != tc.unsettled {
+			if m := u.MPS; m.Users != tc.users || m.MaxClients != 48 || fmt.Sprint(m.PipeDir, m.ControlDir, m.GateDir, m.LogDir, m.ShmDir, m.Generation) != fmt.Sprint("/p/c/g/l/s", tc.status.Generation) || u.Unsettled != tc.unsettled {
 				t.Errorf("%s: the driver is told %+v", name, m)
 			}
 		}

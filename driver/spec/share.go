@@ -331,7 +331,7 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		limits.LimitMilli = 0 // a percentage would mean nothing
 	}
 	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, limits))
-	s.pipeDir, s.OneUser = mps.PipeDir, mps.Users == gpu.MPSUsersOne
+	s.pipeDir, s.OneUser = mps.GateFiles(), mps.Users == gpu.MPSUsersOne
 	s.Mounts = append(s.Mounts,
 		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
 		// since it is not known that CUDA can do without, and a client that cannot

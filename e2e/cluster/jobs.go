@@ -338,7 +338,7 @@ func (c *Cluster) Exec(ctx context.Context, alloc *api.Allocation, task string, 
 		err = fmt.Errorf("exit code %d", code)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("exec %v in %s: %w", argv, task, err), errors.New(stderr.String()))
+		return nil, errors.Join(fmt.Errorf("exec %v in %s: %w", argv, task, err), errors.New(stdout.String()+stderr.String()))
 	}
 	return stdout.Bytes(), nil
 }

@@ -72,6 +72,9 @@ type MPSState struct {
 	// ControlDir is where the daemon takes commands; in PipeDir it has a gate, which
 	// hands on CUDA programs alone. Empty from releases that had none.
 	ControlDir string `json:"control_dir,omitempty"`
+	// GateDir has the gate's files where only root reaches them. Tasks that can write to
+	// PipeDir may put others in the place of those there. Empty for gates of earlier releases.
+	GateDir string `json:"gate_dir,omitempty"`
 	// Ready is true only after the daemon answered and confirmed its limits.
 	Ready bool `json:"ready"`
 	// Generation grows with every start of the daemon: clients of an earlier
@@ -115,6 +118,14 @@ func (s MPSState) HasNamespaces() bool { return s.Protocol == 3 }
 func (s MPSState) CommandDir() string {
 	if s.ControlDir != "" {
 		return s.ControlDir
+	}
+	return s.PipeDir
+}
+
+// GateFiles is the directory whose socket and log pipe are the gate's.
+func (s MPSState) GateFiles() string {
+	if s.GateDir != "" {
+		return s.GateDir
 	}
 	return s.PipeDir
 }
