@@ -36,8 +36,17 @@ func (n *Node) StartClient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	networks := n.Dir("cni")
+	if err := os.MkdirAll(networks, 0o755); err != nil {
+		return fmt.Errorf("make the folder of CNI networks: %w", err)
+	}
+	for name, list := range n.options.Networks {
+		if err := os.WriteFile(filepath.Join(networks, name+".conflist"), []byte(list), 0o644); err != nil {
+			return fmt.Errorf("write CNI network: %w", err)
+		}
+	}
 	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), plugins,
-		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), filepath.Join(n.cluster.options.Bin, "e2e", "gpuprobe"), filepath.Join(n.cluster.options.Bin, "e2e"), n.deviceConfig(), n.driverConfig())
+		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), networks, filepath.Join(n.cluster.options.Bin, "e2e", "gpuprobe"), filepath.Join(n.cluster.options.Bin, "e2e"), n.deviceConfig(), n.driverConfig())
 	if n.options.Docker {
 		config += dockerClientConfig
 	}

@@ -37,7 +37,7 @@ server {
 `
 
 // clientConfig takes the name, the data and the plugin folder, the HTTP and RPC
-// ports, the servers' RPC addresses, the control group, the program of exec tasks, the folder
+// ports, the servers' RPC addresses, the control group, the folder of CNI networks, the program of exec tasks, the folder
 // with such programs, and the plugins' settings.
 const clientConfig = `
 name       = %q
@@ -64,6 +64,7 @@ client {
   cgroup_parent     = %q
   network_interface = "lo"
   cni_path          = "/usr/lib/cni:/opt/cni/bin"
+  cni_config_dir    = %q
   # The machine is as large as a GPU server, whatever it runs on.
   cpu_total_compute       = 100000
   memory_total_mb         = 262144

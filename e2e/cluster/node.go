@@ -33,6 +33,8 @@ type NodeOptions struct {
 	MPSBranch string
 	// Plugins are further plugins' programs, by name; the client loads them beside ours.
 	Plugins map[string]string
+	// Networks are lists of CNI plugins, by the network's name.
+	Networks map[string]string
 	// Docker starts a Docker engine beside containerd.
 	Docker bool
 }
