@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func script(text, config string) string {
 // What docs/driver.md and docs/security.md say of a task: what it prints, on a real Nomad.
 func TestWhatTasksFind(t *testing.T) {
 	t.Parallel()
-	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced, Driver: "volumes {\n enabled = true\n allow_paths = [\"/usr\"]\n}\n"})
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced, Driver: hostTools + fmt.Sprintf("init_path = %q\n", filepath.Join(root, "bin", "e2e", "gpuprobe"))})
 	rows := map[string]struct{ script, config, task, want string }{
 		"a user has no capabilities":     {"echo $(id -u) $(id -g) $(grep CapEff /proc/self/status)", "", "user = \"1000:1001\"", "1000 1001 CapEff: 0000000000000000"},
 		"root has thirteen":              {"grep CapEff /proc/self/status | cut -f2", "", "", "00000000a80405fb"},
@@ -60,7 +61,7 @@ func TestWhatTasksFind(t *testing.T) {
 		"names of hosts":                 {"grep -c '10.0.0.5.db' /etc/hosts", "extra_hosts = [\"db:10.0.0.5\"]", "", "1"},
 		"read-only below a mount":        {"touch /usr/x 2>/dev/null || echo read-only", "", "", "read-only"},
 		"no terminal of the host's":      {"mknod /tmp/sda b 8 0 && head -c 1 /tmp/sda 2>/dev/null || echo refused", "", "", "refused"},
-		"the first process of init":      {"echo none", "", "", "none"},
+		"the first process of init":      {"[ $$ != 1 ] && readlink /proc/1/exe", "init = true", "", "/run/nomad-gpu/init"},
 		"capabilities that were dropped": {"grep CapBnd /proc/self/status | cut -f2", "cap_drop = [\"all\"]", "", "0000000000000000"},
 	}
 	id := func(name string) string { return strings.NewReplacer(" ", "-", "'", "").Replace(name) }
@@ -142,7 +143,7 @@ func TestWhatTasksAreRefused(t *testing.T) {
 // How tasks end: what an author's signal, time and memory do.
 func TestHowTasksEnd(t *testing.T) {
 	t.Parallel()
-	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced, Driver: "volumes {\n enabled = true\n allow_paths = [\"/usr\"]\n}\n"})
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced, Driver: hostTools})
 	rows := map[string]struct {
 		script, task string
 		stop         bool

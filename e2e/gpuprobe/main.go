@@ -7,6 +7,7 @@
 //	gpuprobe                     report, then wait for SIGTERM; exit 0
 //	gpuprobe -once               report and exit 0
 //	gpuprobe -exit 7             as without, but SIGUSR1 ends it with code 7
+//	gpuprobe -- COMMAND          run it, as the init program of a container does
 //
 // It needs nothing but the kernel, so it can stand alone in an image.
 package main
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -31,6 +33,15 @@ func main() {
 	once := flag.Bool("once", false, "report and end")
 	code := flag.Int("exit", 0, "exit code after SIGUSR1")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		cmd := exec.Command(flag.Arg(0), flag.Args()[1:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "run", flag.Arg(0)+":", err)
+			os.Exit(1)
+		}
+		return
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
 	if err := json.NewEncoder(os.Stdout).Encode(find()); err != nil {
