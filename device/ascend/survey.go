@@ -126,7 +126,7 @@ func (b *Backend) inspect(d dcmi.Device, last hardware.GPU) (a answer) {
 	pci, err2 := d.PCI()
 	logical, physical, err3 := d.Numbers()
 	memory, err4 := d.Memory()
-	uuid, err5 := b.uuid(d, pci)
+	uuid, err5 := b.uuid(d, pci, last)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return answer{err: err}
 	}
@@ -145,12 +145,15 @@ func (b *Backend) inspect(d dcmi.Device, last hardware.GPU) (a answer) {
 }
 
 // uuid names a device by its burned-in ID; where there is none, as in virtual
-// machines, by the machine and the slot.
-func (b *Backend) uuid(d dcmi.Device, pci string) (string, error) {
+// machines, by the machine and the slot. A driver that is being unloaded may say that it knows no such
+// ID: the device keeps its name.
+func (b *Backend) uuid(d dcmi.Device, pci string, last hardware.GPU) (string, error) {
 	die, err := d.DieID()
 	switch {
 	case err != nil && !errors.Is(err, dcmi.ErrUnsupported):
 		return "", err
+	case err != nil && last.UUID != "" && last.PCIBusID == pci:
+		return last.UUID, nil
 	case die != "":
 		return "NPU-" + die, nil
 	}
@@ -199,7 +202,7 @@ func health(d dcmi.Device) []hardware.Problem {
 func findVNPUs(d dcmi.Device, g *hardware.GPU, last hardware.GPU) {
 	ids, err := d.VNPUs()
 	if err != nil {
-		if !errors.Is(err, dcmi.ErrUnsupported) {
+		if !errors.Is(err, dcmi.ErrUnsupported) || last.Partitioned {
 			p := failing(err)
 			p.Code, p.Message = "vnpu-unknown", "the driver does not tell which vNPUs the device has: "+err.Error()
 			g.PartitionProblem, g.Partitions, g.Partitioned = &p, last.Partitions, last.Partitioned

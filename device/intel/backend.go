@@ -34,6 +34,10 @@ type Backend struct {
 	rates   rates
 
 	found sysfs.Found[seen]
+	// told is what each card's driver has told of it, by PCI address. surveyed is set by the first
+	// survey: cards that are new later have just come.
+	told     map[string]told
+	surveyed bool
 }
 
 // seen is a GPU or a virtual function as the last survey found it.
@@ -48,7 +52,7 @@ func New(o sysfs.Options) *Backend {
 	o = o.Filled()
 	tree := sysfs.Tree{Root: o.Root}
 	return &Backend{tree: tree, guard: guard.New(o.Timeout), refresh: o.Refresh, listen: o.Listen, now: o.Now,
-		clients: &sysfs.Clients{Tree: tree, Now: o.Now}, rates: rates{last: map[string]sample{}}}
+		clients: &sysfs.Clients{Tree: tree, Now: o.Now}, rates: rates{last: map[string]sample{}}, told: map[string]told{}}
 }
 
 // Close has nothing to let go of.
@@ -68,6 +72,7 @@ var errAbsent error = hardware.Absence("neither i915 nor xe is loaded")
 // Survey reads what GPUs there are and how each is.
 func (b *Backend) Survey() (hardware.Machine, error) {
 	b.refresh()
+	defer func() { b.surveyed = true }()
 	type outcome struct {
 		driver    string
 		addresses []string
@@ -94,6 +99,8 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 		})
 		if err != nil {
 			c = card{gpu: hardware.GPU{UUID: uuid, Problems: []hardware.Problem{hanging}}, self: seen{pci: pci, owner: uuid}}
+		} else if !b.settled(pci, c.gpu.Partitions) {
+			continue
 		}
 		c.gpu.Vendor, c.gpu.Type, c.gpu.Index, c.gpu.Minor = Vendor, "gpu", i, minor(c.self.nodes.Render)
 		found.GPUs = append(found.GPUs, c.gpu)
@@ -168,15 +175,57 @@ func minor(render string) int {
 	return n
 }
 
+// told is what names a card and its virtual functions.
+type told struct {
+	serial bool
+	// sized are the functions whose memory the driver tells, coming is set for a card that has come
+	// since the first survey, and less is since when it tells less than before.
+	sized  map[int]bool
+	coming bool
+	less   time.Time
+}
+
+// settling is for how long a card may tell less than before, or come without a serial number: its driver
+// is being loaded or unloaded, and makes the card's node and its other files one after the other.
+const settling = 10 * time.Second
+
+// settled reports whether a card is named by all that its driver tells. Under another name it would be
+// another device, which would then be missed for good.
+func (b *Backend) settled(pci string, functions []hardware.Partition) bool {
+	last, known := b.told[pci]
+	last.coming = last.coming || !known && b.surveyed
+	now := told{serial: b.serial(pci) != "", sized: map[int]bool{}}
+	less := !now.serial && (last.serial || last.coming)
+	for _, f := range functions {
+		now.sized[f.GI] = f.MemoryMiB > 0
+		less = less || last.sized[f.GI] && f.MemoryMiB == 0
+	}
+	if less && last.less.IsZero() {
+		last.less = b.now()
+	}
+	if less && b.now().Sub(last.less) < settling {
+		now = last
+	}
+	b.told[pci] = now
+	return now.less.IsZero()
+}
+
+// serial is a card's serial number; empty where the driver tells none.
+func (b *Backend) serial(pci string) string {
+	for _, file := range []string{"serial_number", "unique_id"} {
+		if serial := b.tree.Line(dir(pci), file); strings.Trim(serial, "0x") != "" {
+			return serial
+		}
+	}
+	return ""
+}
+
 // uuid names a GPU by its serial number where the driver tells one, else by the machine
 // and the slot.
 func (b *Backend) uuid(pci string) string {
 	name := "slot " + b.tree.Line("etc/machine-id") + " " + pci
-	for _, file := range []string{"serial_number", "unique_id"} {
-		if serial := b.tree.Line(dir(pci), file); serial != "" && strings.Trim(serial, "0x") != "" {
-			name = "serial " + serial
-			break
-		}
+	if serial := b.serial(pci); serial != "" {
+		name = "serial " + serial
 	}
 	sum := sha256.Sum256([]byte("intel " + name))
 	h := hex.EncodeToString(sum[:16])
