@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // slowJob is a service whose allocs take a GPU each; env is what makes a new version of it.
@@ -36,55 +35,6 @@ func (h *modelRun) slices(namespace string) int {
 		}
 	}
 	return len(ids)
-}
-
-// What stops holds its GPUs until it has ended, and its queue pays for it: also where the same job
-// is submitted again.
-func TestAJobThatIsStoppedAndSubmittedAgainKeepsToItsQueue(t *testing.T) {
-	for _, takes := range []int{30, 36000} {
-		synctest.Test(t, func(t *testing.T) {
-			h := newRun(t, 10, 2, modelConfig)
-			h.stops = map[string]int{"j": takes}
-			for v := range 20 {
-				if j := h.jobs["a/j"]; j != nil {
-					h.stop(j)
-					h.seconds(v % 4)
-				}
-				h.submit(t.Context(), slowJob("a", "j", "0", 2, 50, onNode(v)))
-				h.seconds(3)
-				if n := h.slices("a"); n > 32 {
-					t.Fatalf("allocs that take %d s to stop, attempt %d: the queue holds %d slices of 32", takes, v, n)
-				}
-			}
-			if h.longest > 0 {
-				t.Errorf("allocs that take %d s to stop: the queue was above its limit for %d s", takes, h.longest)
-			}
-			h.seconds(40)
-			if runs := h.running(); takes == 30 && (runs != "a/j" || h.used("a") != 32) {
-				t.Errorf("after they have ended, %q runs with %d slices", runs, h.used("a"))
-			}
-		})
-	}
-}
-
-// Whichever of its jobs a team stops, it gets no more than its queue has.
-func TestStoppingOneJobForAnotherKeepsToTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newRun(t, 10, 2, modelConfig)
-		h.stops = map[string]int{"j0": 30, "j1": 30, "j2": 30, "j3": 30}
-		for v := range 60 {
-			for _, j := range h.jobs {
-				if j.job.Stop == nil || !*j.job.Stop {
-					h.stop(j)
-				}
-			}
-			h.submit(t.Context(), slowJob("a", fmt.Sprintf("j%d", v%4), "0", 2, 50, ""))
-			h.seconds(1)
-		}
-		if h.longest > 0 {
-			t.Errorf("the queue was above its limit for %d s", h.longest)
-		}
-	})
 }
 
 // An update starts the new version in the place of the old one, which may take long to stop. The
@@ -141,35 +91,4 @@ func (h *modelRun) runningSlices(namespace string) int {
 		}
 	}
 	return n
-}
-
-// What a group replaces may take long to stop; the rest of the group runs on, and so does what is
-// within the limit.
-func TestOnlyWhatReplacesWhatLingersWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newRun(t, 4, 2, modelConfig)
-		h.stops = map[string]int{"j": 200}
-		h.submit(t.Context(), slowJob("a", "j", "0", 1, 50, ""))
-		h.submit(t.Context(), slowJob("a", "other", "0", 1, 20, ""))
-		h.seconds(10)
-		other := h.holdsSince("a/other")
-		h.submit(t.Context(), slowJob("a", "j", "1", 1, 50, ""))
-		h.seconds(300)
-		if h.holdsSince("a/other") != other {
-			t.Errorf("the other job was started again:\n%s", strings.Join(h.log, "\n"))
-		}
-		if n := h.runningSlices("a"); n != 32 {
-			t.Errorf("%d slices run in the end:\n%s", n, strings.Join(h.log, "\n"))
-		}
-	})
-}
-
-// holdsSince is when the oldest alloc of a job was started.
-func (h *modelRun) holdsSince(job string) (first time.Time) {
-	for _, a := range h.allocs {
-		if at := time.Unix(0, a.stub.CreateTime); a.stub.Namespace+"/"+a.stub.JobID == job && (first.IsZero() || at.Before(first)) {
-			first = at
-		}
-	}
-	return first
 }
