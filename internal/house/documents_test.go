@@ -77,6 +77,11 @@ func testNames(t *testing.T) map[string]string {
 			names[match[1]] = path
 		}
 	}
+	for _, path := range documents.Files(t, root, ".txt") {
+		if strings.Contains(path, "/testdata/script/") {
+			names[filepath.Base(path)] = path
+		}
+	}
 	return names
 }
 

@@ -12,6 +12,7 @@ import (
 
 // testOnly are required modules that no program contains.
 var testOnly = map[string]string{
+	"rsc.io/script":      "it reads the scripts of scheduler/reconcile; it needs golang.org/x/tools alone",
 	"go.uber.org/goleak": "tests inside nearly every package ask it whether a goroutine was left behind; it needs nothing itself",
 }
 

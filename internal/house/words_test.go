@@ -98,7 +98,7 @@ const listOfTests = "docs/design/tests.md"
 func TestListOfTests(t *testing.T) {
 	tests := testNames(t)
 	list := "# Tests behind the documents\n\n" +
-		"A comment at the end of a section in a user's document names the tests that hold it. " +
+		"A comment at the end of a section in a user's document names the tests that hold it, and scripts by their files. " +
 		"`go test ./internal/house -run TestListOfTests -update` makes this page of them.\n"
 	for _, path := range documents.All(t, root) {
 		if !forUsers(path) {
@@ -111,7 +111,7 @@ func TestListOfTests(t *testing.T) {
 		for _, section := range regexp.MustCompile(`(?m)^#+ `).Split(text, -1)[1:] {
 			var links []string
 			for _, comment := range remark.FindAllString(section, -1) {
-				for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(comment, -1) {
+				for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+|[a-z-]+\.txt\b`).FindAllString(comment, -1) {
 					if tests[name] == "" {
 						t.Errorf("%s: there is no test %s", path, name)
 					}
