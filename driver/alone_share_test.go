@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // What was measured of a task on a device is its own, on that device: not what others use
@@ -339,7 +340,7 @@ func TestTaskConfigurationsThatCannotBeDecoded(t *testing.T) {
 	cfg := &drivers.TaskConfig{}
 	_, err := config.Task(cfg, spec.Policy{})
 	must.ErrorContains(t, err, "decode task config: ")
-	must.Eq(t, spec.OnFaultRestart, config.OnFault(cfg))
+	must.Eq(t, taskconfig.OnFaultRestart, config.OnFault(cfg))
 }
 
 // A start that failed while its GPU's daemon was replaced is tried again.

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // A login that cannot be looked up stops the pull: without it another image of the same
@@ -68,7 +69,7 @@ func TestSharesThatCannotBeComputed(t *testing.T) {
 	other.Slices, other.Of = []int{1}, 8
 	_, err = shareOf(task(device, other), spec.Config{}, env.state)
 	must.Error(t, err, must.Sprint("two reservations that contradict each other"))
-	_, err = shareOf(task(device), spec.Config{GPU: spec.GPUConfig{Memory: "much"}}, env.state)
+	_, err = shareOf(task(device), spec.Config{GPU: taskconfig.GPUConfig{Memory: "much"}}, env.state)
 	must.ErrorContains(t, err, "much")
 	must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, "gpus", gpuA+".json"), []byte("{"), 0o600))
 	_, err = shareOf(task(device), spec.Config{}, env.state)

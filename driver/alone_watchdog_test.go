@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // listener returns what tells the events of a driver that come while something is done,
@@ -90,7 +91,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	start := func(name string, holdings []gpu.Holding) *task {
 		one := named(d, env, name, gpu.Lease{Phase: gpu.PhaseRunning, Holdings: holdings})
 		one.record.StartedAt = began
-		must.NoError(t, one.cfg.EncodeConcreteDriverConfig(spec.Config{GPU: spec.GPUConfig{OnFault: spec.OnFaultEvent}}))
+		must.NoError(t, one.cfg.EncodeConcreteDriverConfig(spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}))
 		return one
 	}
 	tasks := []*task{start("a", on), start("b", on), start("c", []gpu.Holding{{UUID: gpuB}})}
@@ -219,8 +220,8 @@ func TestTasksThatCannotGoOn(t *testing.T) {
 		config spec.Config
 		ended  bool
 	}{
-		"restart": {spec.Config{GPU: spec.GPUConfig{OnFault: spec.OnFaultRestart}}, true},
-		"event":   {spec.Config{GPU: spec.GPUConfig{OnFault: spec.OnFaultEvent}}, false},
+		"restart": {spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultRestart}}, true},
+		"event":   {spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _, _, cfg := besideFake(t)
@@ -244,7 +245,7 @@ func TestTasksThatCannotGoOn(t *testing.T) {
 			must.False(t, result.OOMKilled)
 		})
 	}
-	must.Eq(t, spec.OnFaultRestart, config.OnFault(&drivers.TaskConfig{}))
+	must.Eq(t, taskconfig.OnFaultRestart, config.OnFault(&drivers.TaskConfig{}))
 }
 
 // The result of a task says why it ended, the first time that it does.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -222,7 +223,7 @@ const (
 func (h attack) prepare(e *env, neighbor int) *drivers.TaskConfig {
 	e.t.Helper()
 	cfg := e.quietTask(h.config, func(cfg *drivers.TaskConfig) {
-		if spec.CheckTaskName(h.name) == nil {
+		if taskconfig.CheckTaskName(h.name) == nil {
 			cfg.Name = h.name
 		}
 		cfg.User, cfg.Mounts, cfg.DNS = h.user, h.volumes, h.dns

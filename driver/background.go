@@ -10,7 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // countsPeriod is how often counts are written that changed.
@@ -84,7 +84,7 @@ func (d *Driver) followCores(t *task) {
 	if shared == "" || shared == t.coresSeen {
 		return
 	}
-	cpus, kept, err := spec.CPUsWithin(t.record.CPUSetCPUs, shared)
+	cpus, kept, err := taskconfig.CPUsWithin(t.record.CPUSetCPUs, shared)
 	if err != nil {
 		return // was checked when the task started
 	}

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // nomadCores is Nomad's own management of cores, as its client does it, in
@@ -39,7 +39,7 @@ func newNomadCores(t *testing.T) *nomadCores {
 	}
 	usable, err := cgroups.SharedCPUs(root, cgroups.Unified())
 	must.NoError(t, err)
-	cpus, err := spec.ParseCPUs(usable)
+	cpus, err := taskconfig.ParseCPUs(usable)
 	must.NoError(t, err)
 	if !cpus[0] || !cpus[1] {
 		t.Skipf("the machine's CPUs are %s, and the test needs 0 and 1", usable)

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // recordedDockerOptions are those of Nomad 1.11.3; a test in e2e/tools/nomad holds
@@ -35,10 +36,10 @@ func TestDockerOptionsAreDocumented(t *testing.T) {
 	var names []string
 	var rows strings.Builder
 	rows.WriteString("| option | here | |\n|---|---|---|\n")
-	for _, option := range spec.DockerOptions {
+	for _, option := range taskconfig.DockerOptions {
 		names = append(names, option.Name)
 		must.MapContainsKey(t, schema, option.Name)
-		if option.Kind != spec.DockerSame {
+		if option.Kind != taskconfig.DockerSame {
 			must.NotEq(t, "", option.Note, must.Sprint(option.Name, " says nothing"))
 		}
 		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", option.Name, option.Kind, option.Note)
@@ -57,7 +58,7 @@ func written(t *testing.T, hcl string) (spec.Config, error) {
 	parse(t, config.TaskSchema, "image = \"redis:7\"\n"+hcl, &raw)
 	cfg := &drivers.TaskConfig{Name: "web"}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(&raw))
-	return config.Task(cfg, spec.Policy{AllowCaps: spec.DefaultCaps})
+	return config.Task(cfg, spec.Policy{AllowCaps: taskconfig.DefaultCaps})
 }
 
 func TestDockerOptionsAreAnswered(t *testing.T) {
@@ -67,7 +68,7 @@ func TestDockerOptionsAreAnswered(t *testing.T) {
 	blocks := map[string]string{
 		"mount": "mount {\n type = \"bind\"\n source = \"a\"\n target = \"/a\"\n bind_options {\n propagation = \"rslave\"\n }\n}", "storage_opt": "storage_opt {\n size = \"10G\"\n}",
 	}
-	for _, option := range spec.DockerOptions {
+	for _, option := range taskconfig.DockerOptions {
 		if !option.Understood() {
 			continue
 		}

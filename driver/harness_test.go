@@ -35,6 +35,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -166,7 +167,7 @@ func newEnv(t *testing.T, c *containerd, change func(*config.Config)) *env {
 	must.NoError(t, os.Chmod(dir, 0o755))
 	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: config.Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
-		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
+		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: taskconfig.DefaultCaps, InitPath: "/usr/bin/tini-static",
 		Volumes: config.VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", MaxPullTimeout: "10m", AllowSnapshotters: []string{"*"},
 		GC:  config.GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: config.GPUConfig{Watchdog: config.WatchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // networkFiles writes the task's hosts and resolver files, and returns their
@@ -69,7 +70,7 @@ func (p *startPlan) hostsFile() (string, error) {
 		if host.IsGateway() {
 			var err error
 			if host.Address, err = p.gateway(); err != nil {
-				return "", fmt.Errorf("extra_hosts: %s:%s: %w", host.Name, spec.HostGateway, err)
+				return "", fmt.Errorf("extra_hosts: %s:%s: %w", host.Name, taskconfig.HostGateway, err)
 			}
 		}
 		content += host.Address + " " + host.Name + "\n"

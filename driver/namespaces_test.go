@@ -16,9 +16,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // startV3 starts the stand-in for a daemon of MPS v3 with its gate, as the device plugin
@@ -190,7 +190,7 @@ func TestResizeChangesANamespace(t *testing.T) {
 		c := startV3(t, n, "620")
 		program := goProgram(t, "device/sim/mps-client")
 		config := defaultTaskConfig("sh", "-c", `while [ ! -e /local/go ]; do sleep 0.1; done; sleep 1000 | /local/mps-client > /local/said`)
-		config.GPU.Compute, config.GPU.ComputeLimit, config.GPU.Priority = 500, 800, spec.PriorityBelowNormal
+		config.GPU.Compute, config.GPU.ComputeLimit, config.GPU.Priority = 500, 800, taskconfig.PriorityBelowNormal
 		cfg := e.task(config, reserve(gpuA, 0, 1))
 		local := cfg.TaskDir().LocalDir
 		must.NoError(t, exec.Command("cp", program, filepath.Join(local, "mps-client")).Run())

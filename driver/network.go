@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // networkSysctls are the defaults for networks, without those that this kernel
@@ -56,7 +57,7 @@ func checkNames(cfg *drivers.TaskConfig) error {
 	if dns := cfg.DNS; dns != nil {
 		for key, values := range map[string][]string{"servers": dns.Servers, "searches": dns.Searches, "options": dns.Options} {
 			for _, value := range values {
-				if !spec.IsLine(value) {
+				if !taskconfig.IsLine(value) {
 					return fmt.Errorf("dns: %s: %.80q has characters that cannot be printed", key, value)
 				}
 			}
@@ -64,7 +65,7 @@ func checkNames(cfg *drivers.TaskConfig) error {
 	}
 	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil {
 		for _, value := range []string{n.HostsConfig.Hostname, n.HostsConfig.Address} {
-			if value != "" && !spec.IsWord(value) {
+			if value != "" && !taskconfig.IsWord(value) {
 				return fmt.Errorf("network: hostname %.80q is not one word", value)
 			}
 		}

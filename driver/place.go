@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // placement is where one mount lies in the container.
@@ -37,7 +38,7 @@ func (m placement) restrictions() uintptr { return spec.Mount{Options: m.Options
 // what lies in another mount, which tasks may be writing to, is put there now.
 func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 	places := rooted.NewPlaces(root)
-	for _, dir := range spec.KernelPaths {
+	for _, dir := range taskconfig.KernelPaths {
 		at, err := places.Find(dir)
 		if err != nil {
 			return err
@@ -50,7 +51,7 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 	var runtimes, all []placement
 	for _, m := range s.Mounts {
 		one := placement{Mount: m, at: m.Destination, authors: p.authorsTarget(m.Destination), ofShare: p.sharesTarget(m.Destination)}
-		if !one.authors && spec.InKernelPath(m.Destination) {
+		if !one.authors && taskconfig.InKernelPath(m.Destination) {
 			runtimes = append(runtimes, one)
 			continue
 		}
@@ -87,7 +88,7 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 // checkCwd refuses a working directory that links of the image, or in what is mounted by
 // now, lead to where the runtime has descriptors of the host's.
 func (p *startPlan) checkCwd(places *rooted.Places, cwd string, all []placement) error {
-	for _, dir := range spec.KernelPaths {
+	for _, dir := range taskconfig.KernelPaths {
 		places.Cover(dir)
 	}
 	for _, m := range all { // the deepest comes last
@@ -107,7 +108,7 @@ func (p *startPlan) checkCwd(places *rooted.Places, cwd string, all []placement)
 	if err != nil {
 		return err
 	}
-	if spec.InKernelPath(at) && !p.config.Privileged {
+	if taskconfig.InKernelPath(at) && !p.config.Privileged {
 		return fmt.Errorf("working directory %q is %q in this container, which is the runtime's; set another cwd", cwd, at)
 	}
 	return nil
@@ -149,10 +150,10 @@ func (p *startPlan) authorsTarget(target string) bool {
 // driver's.
 func checkPlaces(all []placement, privileged bool) error {
 	for i, m := range all {
-		if spec.InKernelPath(m.at) && m.at != m.Destination && !privileged {
+		if taskconfig.InKernelPath(m.at) && m.at != m.Destination && !privileged {
 			return fmt.Errorf("target %q is %q in this image, which is the runtime's; mount elsewhere", m.Destination, m.at)
 		}
-		if i := slices.IndexFunc(all, func(o placement) bool { return o.ofShare && spec.Covers(o.at, m.at) }); i >= 0 && !m.ofShare {
+		if i := slices.IndexFunc(all, func(o placement) bool { return o.ofShare && taskconfig.Covers(o.at, m.at) }); i >= 0 && !m.ofShare {
 			return fmt.Errorf("mounts: target %q lies in %q in this image, which belongs to the task's GPU share; mount elsewhere", m.Destination, all[i].Destination)
 		}
 		if !m.authors {
@@ -162,7 +163,7 @@ func checkPlaces(all []placement, privileged bool) error {
 			return fmt.Errorf("mounts: target %q is the root directory in this image; mount elsewhere", m.Destination)
 		}
 		for j, other := range all {
-			if i != j && (!other.authors && spec.Covers(m.at, other.at) || m.at == other.at) {
+			if i != j && (!other.authors && taskconfig.Covers(m.at, other.at) || m.at == other.at) {
 				return fmt.Errorf("mounts: target %q would cover %q in this image", m.Destination, other.Destination)
 			}
 		}
@@ -178,7 +179,7 @@ func (p *startPlan) nest(all []placement) ([]placement, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		in := -1
 		for j := range i {
-			if spec.Covers(all[j].at, all[i].at) {
+			if taskconfig.Covers(all[j].at, all[i].at) {
 				in = j // the last is the deepest
 			}
 		}

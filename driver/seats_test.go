@@ -19,8 +19,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // suspenderEnv makes the test binary the device plugin's program that moves tasks: where
@@ -113,7 +113,7 @@ func (n seatedNode) measure() {
 
 func (n seatedNode) task(priority, seat int) *drivers.TaskConfig {
 	config := defaultTaskConfig("sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /local/count; sleep 0.05; done")
-	config.GPU = spec.GPUConfig{Memory: "10GiB", Priority: fmt.Sprint(priority)}
+	config.GPU = taskconfig.GPUConfig{Memory: "10GiB", Priority: fmt.Sprint(priority)}
 	return n.e.quietTask(config, reserveDevice(gpu.ReservedDevice{UUID: gpuA, Mode: gpu.ModeShared, Slices: []int{seat}, Of: 4, BurstMilli: 1000}))
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // StartTask runs a task. Whatever fails leaves nothing behind. A start that was
@@ -268,7 +269,7 @@ func (s *start) getImage(ctx context.Context) (err error) {
 
 // joinPartners waits for the tasks whose namespaces the task shares.
 func (s *start) joinPartners(ctx context.Context) error {
-	if s.plan.config.Partners() == (spec.Partners{}) {
+	if s.plan.config.Partners() == (taskconfig.Partners{}) {
 		return nil
 	}
 	return s.driver.starts.aside(ctx, s.cfg, func() error { return s.driver.join(ctx, s.plan) })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // taskFiles are the files of the host that a task is to see, each opened once, in
@@ -171,7 +172,7 @@ func (f *taskFiles) openVolume(name string, m *drivers.MountConfig) error {
 // stagePropagation is a stage's mount propagation, by the options of a container's
 // mount.
 func stagePropagation(options ...string) rooted.Propagation {
-	switch spec.PropagationOf(options) {
+	switch taskconfig.PropagationOf(options) {
 	case "rshared":
 		return rooted.Shared
 	case "rslave":

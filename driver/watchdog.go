@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 const (
@@ -234,7 +234,7 @@ func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {
 // its restart policy: here when the GPU is well, and elsewhere when it stays ill.
 // A task that says so is only told.
 func (w *watchdog) recoverTask(t *task, v violation) {
-	if config.OnFault(t.cfg) == spec.OnFaultEvent {
+	if config.OnFault(t.cfg) == taskconfig.OnFaultEvent {
 		return
 	}
 	if w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: "restart-" + v.code}) {

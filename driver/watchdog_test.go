@@ -12,9 +12,9 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // nextEvent is the next event that tells of something else than of measurements that
@@ -150,7 +150,7 @@ func TestTasksOfABrokenGPUAreStartedAgain(t *testing.T) {
 				n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
 				ends := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 				stays := defaultTaskConfig("sleep", "1000")
-				stays.GPU.OnFault = spec.OnFaultEvent
+				stays.GPU.OnFault = taskconfig.OnFaultEvent
 				told := e.task(stays, reserve(gpuA, 1))
 				e.start(ends)
 				e.start(told)
@@ -223,7 +223,7 @@ func TestTasksHearOfAFaultOfTheirMPSServer(t *testing.T) {
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
 		config := defaultTaskConfig("sleep", "1000")
-		config.GPU.OnFault = spec.OnFaultEvent
+		config.GPU.OnFault = taskconfig.OnFaultEvent
 		culprit, neighbor := e.task(config, reserve(gpuA, 0)), e.task(config, reserve(gpuA, 1))
 		all := e.quietTask(config, reserve(gpuB, allSlices()...))
 		for _, cfg := range []*drivers.TaskConfig{culprit, neighbor, all} {
@@ -266,7 +266,7 @@ func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
 		config := defaultTaskConfig("sleep", "1000")
-		config.GPU.OnFault = spec.OnFaultEvent
+		config.GPU.OnFault = taskconfig.OnFaultEvent
 		cfg := e.task(config, reserve(gpuA, 0))
 		handle := e.start(cfg)
 		must.StrContains(t, nextEvent(t, events).Message, "GPU share")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 )
 
 // PluginName is the plugin's name, and that of its binary.
@@ -33,7 +34,7 @@ func Read(path string) (*Config, error) {
 // split tells numbers that cannot be used, beside which the rest was read, from other
 // errors.
 func split(err error) (numbers, other error) {
-	var mistakes agentconfig.Mistakes
+	var mistakes hclform.Mistakes
 	if errors.As(err, &mistakes) {
 		return mistakes, nil
 	}

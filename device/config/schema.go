@@ -16,7 +16,7 @@ const (
 )
 
 // Schema is the plugin's block in Nomad's agent configuration. Every key
-// is described in docs/device.md. Numbers are text, see agentconfig.Decode.
+// is described in docs/device.md. Numbers are text, see hclform.Fill.
 var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            withDefault("enabled", "bool", `true`),
 	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),

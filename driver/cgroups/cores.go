@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Nomad divides the node's cores into those that tasks have reserved with cores,
@@ -81,7 +81,7 @@ func CPUs(r *drivers.Resources, wanted string, unified bool) (string, error) {
 	if shared == "" {
 		return wanted, nil
 	}
-	cpus, kept, err := spec.CPUsWithin(wanted, shared)
+	cpus, kept, err := taskconfig.CPUsWithin(wanted, shared)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("cpuset_cpus: %w", err)

@@ -3,10 +3,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 )
 
 // PluginName is the plugin's name in the agent's configuration.
@@ -64,4 +66,15 @@ func Secrets(path string) []string {
 		secrets = append(secrets, registry.Password)
 	}
 	return secrets
+}
+
+// addNumbers notes values that cannot be used, beside which the rest was read, and returns
+// other errors.
+func addNumbers(m *spec.Mistakes, err error) error {
+	var values hclform.Mistakes
+	if !errors.As(err, &values) {
+		return err
+	}
+	m.AddErr("", values)
+	return nil
 }

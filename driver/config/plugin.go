@@ -92,7 +92,7 @@ const (
 )
 
 // Schema is the plugin's block in the agent's configuration. Its Go form is Config;
-// numbers are text, see agentconfig.Decode.
+// numbers are text, see hclform.Fill.
 var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            defaulted("enabled", "bool", `true`),
 	"socket":             defaulted("socket", "string", `"/run/containerd/containerd.sock"`),

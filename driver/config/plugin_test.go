@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 func decode(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
@@ -38,7 +39,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
 		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
-		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "0", MaxImageSize: "100G", MaxUnpackedSize: "200G", ImageTimeout: "2h", MaxPullTimeout: "10m", InitPath: "/usr/bin/tini-static", SelfPath: "nomad-gpu-self", HostsDir: "/etc/containerd/certs.d",
+		AllowCaps: taskconfig.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "0", MaxImageSize: "100G", MaxUnpackedSize: "200G", ImageTimeout: "2h", MaxPullTimeout: "10m", InitPath: "/usr/bin/tini-static", SelfPath: "nomad-gpu-self", HostsDir: "/etc/containerd/certs.d",
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
@@ -118,11 +119,11 @@ func TestMistakesAreToldAllAtOnce(t *testing.T) {
 	task.Mounts = []spec.MountConfig{{Type: "bind", Target: "x"}, {Type: "odd", Target: "/y"}}
 	task.Ulimit = []map[string]string{{"b": "1", "a": "1"}}
 	task.Sysctl = []map[string]string{{"z.z": "1", "a.a": "1"}}
-	task.GPU = spec.GPUConfig{Memory: "lots", Compute: -1, ComputeLimit: 2000}
+	task.GPU = taskconfig.GPUConfig{Memory: "lots", Compute: -1, ComputeLimit: 2000}
 	for range 20 {
 		_, err := plugin.Parse()
 		must.Eq(t, []string{"socket", "allow_caps", "volumes.allow_paths[0]", "gc.period", "state_dir", "cdi_spec_dirs[0]", "cdi_spec_dirs[1]", "bridge_subnet"}, mistakenKeys(err))
-		err = task.Check(spec.Policy{AllowCaps: spec.DefaultCaps})
+		err = task.Check(spec.Policy{AllowCaps: taskconfig.DefaultCaps})
 		must.Eq(t, []string{
 			"image", "hostname", "cap_add", "cap_drop", "privileged", "mounts", "mounts", "shm_size", "shm_size",
 			"ipc_mode", "pid_mode", "ulimit", "ulimit", "sysctl", "sysctl", "gpu.memory", "gpu.compute", "gpu.compute_limit",
@@ -209,7 +210,7 @@ gpu {
 		Ulimit: []map[string]string{{"nofile": "1:2"}}, Sysctl: []map[string]string{{"net.core.somaxconn": "1"}},
 		CPUHardLimit: true, CPUCFSPeriod: 50000, CPUSetCPUs: "0", MemorySwap: "1M", Swappiness: 10, OOMScoreAdj: 5,
 		Runtime: "r", Snapshotter: "native", Labels: []map[string]string{{"team": "a"}},
-		GPU: spec.GPUConfig{Memory: "7GiB", Compute: 500, ComputeLimit: 800, OnFault: spec.OnFaultRestart},
+		GPU: taskconfig.GPUConfig{Memory: "7GiB", Compute: 500, ComputeLimit: 800, OnFault: taskconfig.OnFaultRestart},
 	}, config)
 }
 

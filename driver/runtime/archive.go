@@ -17,11 +17,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // archivePrefix starts the names of images that came from archives.
-const archivePrefix = spec.ArchiveDomain + "/archive@"
+const archivePrefix = taskconfig.ArchiveDomain + "/archive@"
 
 // Import brings in the one image of a tar, compressed or not: an OCI image layout or what "docker
 // save" writes. It is called by its digest, never by the name in the archive:

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // What the kernel takes when it starts a program, with the usual stack of 8 MiB:
@@ -26,7 +27,7 @@ func checkProcess(args, env []string) error {
 		total += len(text) + perText
 	}
 	for _, arg := range args {
-		if !validText(arg) {
+		if !taskconfig.ValidText(arg) {
 			return fmt.Errorf("argument %.80q is not valid text: write UTF-8 without NUL", arg)
 		}
 		if len(arg) > maxText {
@@ -35,7 +36,7 @@ func checkProcess(args, env []string) error {
 	}
 	for _, entry := range env {
 		key, _, _ := strings.Cut(entry, "=")
-		if !validText(entry) {
+		if !taskconfig.ValidText(entry) {
 			return fmt.Errorf("environment: variable %.80q is not valid text: write UTF-8 without NUL", key)
 		}
 		if len(entry) > maxText {
@@ -47,7 +48,3 @@ func checkProcess(args, env []string) error {
 	}
 	return nil
 }
-
-// validText reports whether containerd's API, and the kernel behind it, take a
-// text.
-func validText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // SelfTargets are the places below SelfDir at which something is mounted in a container:
@@ -39,7 +40,7 @@ func (s *Share) ShowSelf(dir, program string) {
 // the task's socket, "" for none.
 func HidesSelf(targets []string) string {
 	for _, target := range targets {
-		if Covers(target, gpu.SelfDir) || Covers(gpu.SelfDir, target) {
+		if taskconfig.Covers(target, gpu.SelfDir) || taskconfig.Covers(gpu.SelfDir, target) {
 			return target
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Where a container finds what belongs to its GPU share. The paths are the same
@@ -23,25 +24,8 @@ const (
 	hamiLockPath  = "/tmp/vgpulock"
 
 	hamiOverridePath = "/overrideEnv"
-	shmPath          = "/dev/shm"
 	voidVisibility   = "void"
 )
-
-// GPURequest is the gpu block of a task: how it wants to use its devices. Zero
-// means not set.
-type GPURequest struct {
-	MemoryMiB         int64
-	MemoryLimitMiB    int64
-	ComputeMilli      int64
-	ComputeLimitMilli int64
-	// BelowNormal programs give way to others on their MPS server.
-	BelowNormal bool
-	// SeatPriority is that of a task with a seat, 0 where a word says it.
-	SeatPriority int
-}
-
-// Set reports whether the task wrote anything into the block.
-func (r GPURequest) Set() bool { return r != GPURequest{} }
 
 // Share is what a task holds of GPUs, and what its container needs for it.
 type Share struct {
@@ -130,9 +114,9 @@ func priorityOn(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) error
 	case !want.BelowNormal:
 		return nil
 	case d.Whole() || state.Sharing != gpu.SharingMPS:
-		return fmt.Errorf("gpu.priority: %q is for tasks that share a GPU through MPS, and GPU %s is not shared so; remove it", PriorityBelowNormal, d.UUID)
+		return fmt.Errorf("gpu.priority: %q is for tasks that share a GPU through MPS, and GPU %s is not shared so; remove it", taskconfig.PriorityBelowNormal, d.UUID)
 	case state.MPS == nil || !state.MPS.Priorities:
-		return fmt.Errorf("gpu.priority: %q is not known to the MPS of this node's NVIDIA driver; remove it, or use a driver of branch 535 or newer", PriorityBelowNormal)
+		return fmt.Errorf("gpu.priority: %q is not known to the MPS of this node's NVIDIA driver; remove it, or use a driver of branch 535 or newer", taskconfig.PriorityBelowNormal)
 	}
 	return nil
 }
@@ -339,7 +323,7 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec", "rslave"}},
 		// Clients write no log of their own, and the daemon's tells about others.
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
-		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
+		Mount{Type: "bind", Source: mps.ShmDir, Target: taskconfig.ShmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 	)
 }
 

@@ -222,37 +222,6 @@ func FuzzEnvNeverLetsGuardedVariablesThrough(f *testing.F) {
 	})
 }
 
-func FuzzParseDevice(f *testing.F) {
-	for _, seed := range []string{"/dev/fuse", "/dev/a:/dev/b:rw", "/dev/../x", "::", "/dev/a:/dev/b:rw:m"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		d, err := ParseDevice(text)
-		if err != nil {
-			return
-		}
-		for _, p := range []string{d.HostPath, d.ContainerPath} {
-			if !strings.HasPrefix(p, "/dev/") || strings.Contains(p, "/../") || strings.HasSuffix(p, "/..") {
-				t.Fatalf("%q gave path %q", text, p)
-			}
-		}
-	})
-}
-
-func FuzzMount(f *testing.F) {
-	f.Add("bind", "/x", "local/y", "ro")
-	f.Add("tmpfs", "/x/../..", "", "size=1")
-	f.Fuzz(func(t *testing.T, kind, target, source, option string) {
-		m, err := MountConfig{Type: kind, Target: target, Source: source, Options: []string{option}}.Mount()
-		if err != nil {
-			return
-		}
-		if m.Type != "bind" && m.Type != "tmpfs" || m.Target == "/" || strings.Contains(m.Target, "/../") {
-			t.Fatalf("%q %q %q %q gave %+v", kind, target, source, option, m)
-		}
-	})
-}
-
 func TestSharePriority(t *testing.T) {
 	below := GPURequest{BelowNormal: true}
 	knows := func(sharing gpu.Sharing, priorities bool) map[string]gpu.GPUState {

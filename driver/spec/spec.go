@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Task is all that decides about a container, apart from what lies in the image
@@ -57,11 +59,6 @@ type Task struct {
 	InitPath string
 }
 
-// Device is one host device node for the container.
-type Device struct {
-	HostPath, ContainerPath, Permissions string
-}
-
 // InitTarget is where the init program is in a container.
 const InitTarget = "/run/nomad-gpu/init"
 
@@ -82,7 +79,7 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 		return nil, err
 	}
 	var mistakes Mistakes
-	limits := t.Config.limits(&mistakes)
+	limits := t.Config.Limits(&mistakes)
 	if err := mistakes.Err(); err != nil {
 		return nil, err
 	}
@@ -105,12 +102,12 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 		edit(func(s *oci.Spec) {
 			s.Process.Env = env
 			s.Process.Terminal = t.Config.TTY
-			s.Process.Rlimits = mergeRlimits(t.openFiles(), limits.rlimits)
+			s.Process.Rlimits = mergeRlimits(t.openFiles(), limits.Rlimits)
 			s.Process.Cwd = cwd
-			s.Linux.Sysctl = t.sysctl(limits.sysctl)
+			s.Linux.Sysctl = t.sysctl(limits.Sysctl)
 			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
-			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.swapBytes)
-			s.Linux.Resources.Pids = t.Config.pids(t.Policy)
+			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.SwapBytes)
+			s.Linux.Resources.Pids = pids(t.Config, t.Policy)
 			s.Linux.Resources.Unified = t.Share.unified()
 			score := int(t.Config.OOMScoreAdj)
 			s.Process.OOMScoreAdj = &score
@@ -165,13 +162,13 @@ func (t Task) cwd(image ispec.ImageConfig) (string, error) {
 	switch {
 	case own != "" && !path.IsAbs(own):
 		return "", fmt.Errorf("cwd %.80q is not absolute", own)
-	case own != "" && InKernelPath(path.Clean(own)):
+	case own != "" && taskconfig.InKernelPath(path.Clean(own)):
 		return "", fmt.Errorf("cwd: %.80q is not valid (a directory outside /proc, /sys and /dev, where descriptors of the runtime's lead out of the container)", own)
 	case own != "":
 		return own, nil
 	case ofImage != "" && !path.IsAbs(ofImage):
 		return "", fmt.Errorf("image: working directory %.80q is not absolute; set cwd in the task's config", ofImage)
-	case InKernelPath(path.Clean(ofImage)):
+	case taskconfig.InKernelPath(path.Clean(ofImage)):
 		return "", fmt.Errorf("image: working directory %.80q is not valid (a directory outside /proc, /sys and /dev, where descriptors of the runtime's lead out of the container); set cwd in the task's config", ofImage)
 	case ofImage != "":
 		return ofImage, nil
@@ -181,7 +178,7 @@ func (t Task) cwd(image ispec.ImageConfig) (string, error) {
 
 // mounts puts the author's first and ours last, so that nothing of the author's
 // can cover what a GPU share, the allocation or the resolver needs.
-func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
+func (t Task) mounts(l taskconfig.Limits) ([]oci.SpecOpts, error) {
 	if err := t.checkShm(); err != nil {
 		return nil, err
 	}
@@ -193,15 +190,15 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	for _, m := range t.Config.Mounts {
 		mount, err := m.Mount()
 		if err != nil {
-			return nil, Mistake{"mounts", err.Error()}
+			return nil, Mistake{Key: "mounts", Problem: err.Error()}
 		}
 		all = append(all, mount)
 	}
 	for i, m := range all {
-		if i := slices.IndexFunc(ours, func(o Mount) bool { return Covers(m.Target, o.Target) }); i >= 0 {
+		if i := slices.IndexFunc(ours, func(o Mount) bool { return taskconfig.Covers(m.Target, o.Target) }); i >= 0 {
 			return nil, fmt.Errorf("mounts: target %q would cover %q, which the driver mounts", m.Target, ours[i].Target)
 		}
-		if i >= len(t.Volumes) && slices.ContainsFunc(t.Volumes, func(v Mount) bool { return Covers(m.Target, v.Target) }) {
+		if i >= len(t.Volumes) && slices.ContainsFunc(t.Volumes, func(v Mount) bool { return taskconfig.Covers(m.Target, v.Target) }) {
 			return nil, fmt.Errorf("mounts: target %q would cover a volume", m.Target)
 		}
 	}
@@ -218,19 +215,19 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 		}
 		for _, m := range all {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(have specs.Mount) bool { return have.Destination == m.Target })
-			s.Mounts = append(s.Mounts, m.oci())
+			s.Mounts = append(s.Mounts, ociMount(m))
 		}
 		for i, m := range s.Mounts {
-			if m.Destination != shmPath {
+			if m.Destination != taskconfig.ShmPath {
 				continue
 			}
 			switch {
-			case t.Config.IPCMode == modeHost && !t.Share.MPS:
-				s.Mounts[i] = shmOf(shmPath)
+			case t.Config.IPCMode == taskconfig.ModeHost && !t.Share.MPS:
+				s.Mounts[i] = shmOf(taskconfig.ShmPath)
 			case t.ShmDir != "":
 				s.Mounts[i] = shmOf(t.ShmDir)
-			case l.shmBytes > 0 && m.Type == "tmpfs":
-				s.Mounts[i].Options = []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", l.shmBytes)}
+			case l.ShmBytes > 0 && m.Type == "tmpfs":
+				s.Mounts[i].Options = []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", l.ShmBytes)}
 			}
 		}
 	})}, nil
@@ -248,7 +245,7 @@ func cgroupMount() specs.Mount {
 
 // shmOf makes a directory of the host the container's /dev/shm.
 func shmOf(dir string) specs.Mount {
-	return specs.Mount{Type: "bind", Source: dir, Destination: shmPath, Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
+	return specs.Mount{Type: "bind", Source: dir, Destination: taskconfig.ShmPath, Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
 }
 
 // checkShm refuses what would want a /dev/shm beside that of an MPS daemon.
@@ -268,24 +265,19 @@ func (t Task) checkShm() error {
 // a socket, or be made in a directory that tasks share.
 func (t Task) shareStaysWhole(mounts []Mount) error {
 	for _, m := range mounts {
-		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return Covers(o.Target, m.Target) }); i >= 0 {
+		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return taskconfig.Covers(o.Target, m.Target) }); i >= 0 {
 			return fmt.Errorf("mounts: target %q lies in %q, which belongs to the task's GPU share; mount it elsewhere", m.Target, t.Share.Mounts[i].Target)
 		}
 	}
 	return nil
 }
 
-// Covers reports whether a mount on target hides inner.
-func Covers(target, inner string) bool {
-	return target == inner || strings.HasPrefix(inner, path.Clean(target)+"/")
-}
-
 func (t Task) devices() ([]oci.SpecOpts, error) {
 	all := slices.Clone(t.Devices)
 	for _, text := range t.Config.Devices {
-		device, err := ParseDevice(text)
+		device, err := taskconfig.ParseDevice(text)
 		if err != nil {
-			return nil, Mistake{"devices", err.Error()}
+			return nil, Mistake{Key: "devices", Problem: err.Error()}
 		}
 		all = append(all, device)
 	}
@@ -296,27 +288,6 @@ func (t Task) devices() ([]oci.SpecOpts, error) {
 	return options, nil
 }
 
-// ParseDevice reads HOST[:CONTAINER[:PERMISSIONS]], such as "/dev/fuse" or
-// "/dev/loop0:/dev/disk:r".
-func ParseDevice(text string) (Device, error) {
-	parts := strings.Split(text, ":")
-	d := Device{HostPath: parts[0], ContainerPath: parts[0], Permissions: "rwm"}
-	if len(parts) > 1 {
-		d.ContainerPath = parts[1]
-	}
-	if len(parts) > 2 {
-		d.Permissions = parts[2]
-	}
-	valid := len(parts) <= 3 && d.Permissions != "" && strings.Trim(d.Permissions, "rwm") == ""
-	for _, p := range []string{d.HostPath, d.ContainerPath} {
-		valid = valid && strings.HasPrefix(p, "/dev/") && path.Clean(p) == p
-	}
-	if !valid {
-		return Device{}, fmt.Errorf("%q is not HOST[:CONTAINER[:PERMISSIONS]] with clean paths below /dev and permissions of r, w and m", text)
-	}
-	return d, nil
-}
-
 // security is last but for the user: seccomp's default profile reads the
 // capabilities that stand in the specification by then.
 func (t Task) security() ([]oci.SpecOpts, error) {
@@ -325,7 +296,7 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 		// Control groups keep counting, everything else is the host's.
 		return []oci.SpecOpts{oci.WithPrivileged, oci.WithHostDevices, oci.WithAllDevicesAllowed, oci.WithNewPrivileges, oci.WithWriteableSysfs, oci.WithWriteableCgroupfs}, nil
 	}
-	caps, err := c.capabilities(t.Policy)
+	caps, err := c.Capabilities(t.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -353,12 +324,6 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 	}
 	return options, nil
 }
-
-// unconfined is the AppArmor profile that is none, on every kernel.
-const unconfined = "unconfined"
-
-// WantsAppArmor reports whether the author names a profile to be held to.
-func (c Config) WantsAppArmor() bool { return c.AppArmor != "" && c.AppArmor != unconfined }
 
 // openFiles is systemd's default limit of open files for services, as far as the host
 // allows it: containerd's own hard limit of 1024 is less than many programs need.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // defaults is a config as the schema's defaults leave it.
@@ -23,7 +24,7 @@ func defaults() Config {
 }
 
 var (
-	policy = Policy{AllowCaps: DefaultCaps, PidsLimit: 4096}
+	policy = Policy{AllowCaps: taskconfig.DefaultCaps, PidsLimit: 4096}
 	image  = ispec.ImageConfig{
 		Env: []string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"}, Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, WorkingDir: "/data",
 	}

@@ -18,11 +18,13 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 	"github.com/zclconf/go-cty/cty/msgpack"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 	"github.com/nomad-gpu/nomad-gpu/internal/hcltext"
 )
 
@@ -81,7 +83,7 @@ func Encode(schema *hclspec.Spec, text string) ([]byte, error) {
 }
 
 // find returns the inside of the plugin's config blocks, and the mistakes around it.
-func (p Plugin) find(path string) (hcl.Body, Mistakes, error) {
+func (p Plugin) find(path string) (hcl.Body, hclform.Mistakes, error) {
 	if path == "" {
 		return hcl.EmptyBody(), nil, nil
 	}
@@ -89,7 +91,7 @@ func (p Plugin) find(path string) (hcl.Body, Mistakes, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var outside Mistakes
+	var outside hclform.Mistakes
 	var bodies, blocks []hcl.Body
 	var others []string
 	for _, name := range files {
@@ -158,7 +160,7 @@ func parse(path string) (hcl.Body, error) {
 
 // blocks are the insides of plugin "NAME" { config { … } }, the names of all plugin
 // blocks, and keys beside config, which Nomad ignores.
-func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, outside Mistakes, err error) {
+func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, outside hclform.Mistakes, err error) {
 	content, _, diags := body.PartialContent(&hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "plugin", LabelNames: []string{"name"}}}})
 	if diags.HasErrors() {
 		return nil, nil, nil, hcltext.Error(diags)
@@ -172,7 +174,7 @@ func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, outside 
 			Attributes: []hcl.AttributeSchema{{Name: "args"}}, Blocks: []hcl.BlockHeaderSchema{{Type: "config"}},
 		})
 		for _, err := range hcltext.Mistakes(diags) {
-			outside = append(outside, Mistake{Problem: err.Error() + fmt.Sprintf("; Nomad ignores what stands in plugin %q beside config { }: move it in there", p.Name)})
+			outside = append(outside, hclform.Mistake{Problem: err.Error() + fmt.Sprintf("; Nomad ignores what stands in plugin %q beside config { }: move it in there", p.Name)})
 		}
 		if len(inside.Blocks) == 0 {
 			mine = append(mine, hcl.EmptyBody())
@@ -197,10 +199,10 @@ func (p Plugin) absent(path string, others []string) error {
 	return errors.New(why)
 }
 
-func (p Plugin) decode(body hcl.Body, found Mistakes, into any) error {
+func (p Plugin) decode(body hcl.Body, found hclform.Mistakes, into any) error {
 	value, diags := p.value(body)
 	for _, err := range hcltext.Mistakes(diags) {
-		found = append(found, Mistake{Problem: err.Error()})
+		found = append(found, hclform.Mistake{Problem: err.Error()})
 	}
 	if !value.IsWhollyKnown() { // the rest of it cannot be looked at
 		return errors.New(found.Error())
@@ -209,11 +211,11 @@ func (p Plugin) decode(body hcl.Body, found Mistakes, into any) error {
 	if err != nil {
 		return err
 	}
-	var numbers Mistakes
+	var numbers hclform.Mistakes
 	if err := Decode(packed, into); err != nil && !errors.As(err, &numbers) {
 		return err
 	}
-	return append(found, numbers...).err()
+	return append(found, numbers...).Err()
 }
 
 func pack(value cty.Value) ([]byte, error) {
@@ -242,20 +244,12 @@ func (p Plugin) valid(body hcl.Body) (cty.Value, error) {
 	return value, nil
 }
 
-// Value reads a block in JSON, as the API has the config of a task, by a schema. Beside
-// Mistakes it is the value without them; an error is about all of it.
-func Value(schema *hclspec.Spec, text []byte) (cty.Value, Mistakes, error) {
-	file, diags := hclparse.NewParser().ParseJSON(text, "config")
-	if diags.HasErrors() {
-		return cty.NilVal, nil, hcltext.Error(diags)
+// Decode reads a configuration, as Nomad hands it to a plugin, into a pointer to its form,
+// see hclform.Fill.
+func Decode(packed []byte, into any) error {
+	var tree any
+	if err := base.MsgPackDecode(packed, &tree); err != nil {
+		return fmt.Errorf("decode: %w", err)
 	}
-	value, diags := Plugin{Schema: schema}.value(file.Body)
-	var found Mistakes
-	for _, d := range diags {
-		found = append(found, Mistake{Problem: d.Detail})
-	}
-	if !value.IsWhollyKnown() {
-		return cty.NilVal, nil, errors.New(found.Error())
-	}
-	return value, found, nil
+	return hclform.Fill(tree, into)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 )
 
 var plugin = Plugin{Name: "mine", Replaces: []string{"old"}, Schema: hclspec.NewObject(map[string]*hclspec.Spec{
@@ -87,7 +89,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	path := write(t, map[string]string{"a.hcl": "plugin \"mine\" {\n args = []\n mode = \"a\"\n config {\n  color = 1\n  taste = 2\n  size = \"4G\"\n  smell {}\n }\n}\n"})
 	var got config
 	err := plugin.Read(path, &got)
-	var several Mistakes
+	var several hclform.Mistakes
 	must.True(t, errors.As(err, &several), must.Sprint(err))
 	must.SliceLen(t, 4, several, must.Sprint(err))
 	must.Eq(t, "4G", got.Size)

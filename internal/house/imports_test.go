@@ -149,6 +149,11 @@ var rules = []rule{
 		reason:  "what a task may touch is decided by values alone, so that a table of tests can show all of it",
 	},
 	{
+		name: "the config of a task is read without Nomad", from: []string{"internal/taskconfig", "internal/hclform"},
+		forbids: []string{"device/...", "driver/...", "scheduler/...", "github.com/hashicorp/nomad/..."},
+		reason:  "the placement service has it too, without the packages of Nomad under the Business Source License",
+	},
+	{
 		name: "seats are decided apart", from: []string{"driver/seats"},
 		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "os/exec", "math/rand", "math/rand/v2", "driver", "driver/spec", "driver/runtime", "third-party"},
 		reason:  "who is on a GPU, and what is done after a crash, is tried against simulated hardware, with every step killed",
@@ -325,7 +330,7 @@ var clock = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Ti
 // What is pure may use durations and instants, but not ask for them.
 func TestPurePackagesHaveNoClock(t *testing.T) {
 	for _, p := range packages(t) {
-		if !matchesAny([]string{"internal/gpu", "scheduler/place/...", "scheduler/constraint", "scheduler/decide", "scheduler/record", "driver/spec"}, p.ImportPath) {
+		if !matchesAny([]string{"internal/gpu", "scheduler/place/...", "scheduler/constraint", "scheduler/decide", "scheduler/record", "driver/spec", "internal/taskconfig"}, p.ImportPath) {
 			continue
 		}
 		for _, name := range p.GoFiles {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 const validateJobHelp = `Checks the config blocks of a job's tasks for this driver, without Nomad: what
@@ -47,7 +48,12 @@ func runValidateJob(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return command.ExitError
 	}
-	mistakes, tasks := config.Job(job, settings.Policy)
+	body, err := json.Marshal(map[string]any{"Job": job})
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return command.ExitError
+	}
+	mistakes, tasks := taskconfig.Job(body, taskconfig.Strict(settings.Policy))
 	for _, m := range mistakes {
 		fmt.Fprintln(stderr, m)
 	}
@@ -55,7 +61,7 @@ func runValidateJob(args []string, stdout, stderr io.Writer) int {
 	case len(mistakes) > 0:
 		return command.ExitError
 	case tasks == 0:
-		fmt.Fprintf(stdout, "The job has no task with driver = %q.\n", config.DriverName)
+		fmt.Fprintf(stdout, "The job has no task with driver = %q.\n", taskconfig.DriverName)
 	default:
 		fmt.Fprintf(stdout, "The config of %d tasks is valid.\n", tasks)
 	}

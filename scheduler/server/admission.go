@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
@@ -232,8 +233,25 @@ func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
 	return answered
 }
 
+// checkTasks refuses a job whose tasks would fail on every node: it would wait for GPUs first.
+func checkTasks(s *submission) error {
+	mistakes, _ := taskconfig.Job(s.body, taskconfig.Generous)
+	if len(mistakes) == 0 {
+		return nil
+	}
+	refusal := &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: "the config of tasks is not valid"}
+	for _, m := range mistakes {
+		refusal.Details = append(refusal.Details, m.Error())
+	}
+	return refusal
+}
+
 // decide asks for a decision and acts on it.
 func (p *proxy) decide(ctx context.Context, s *submission) {
+	if err := checkTasks(s); err != nil {
+		p.refuseDecided(ctx, s, err)
+		return
+	}
 	if err := p.checkBatchQueue(ctx, s); err != nil {
 		p.refuseDecided(ctx, s, err)
 		return

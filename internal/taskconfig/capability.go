@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package spec
+package taskconfig
 
 import (
 	"fmt"
@@ -26,9 +26,9 @@ func capName(s string) string {
 	return "CAP_" + strings.TrimPrefix(strings.ToUpper(s), "CAP_")
 }
 
-// capabilities returns what the task runs with: the defaults, plus cap_add,
+// Capabilities returns what the task runs with: the defaults, plus cap_add,
 // minus cap_drop, all of it allowed by the operator.
-func (c Config) capabilities(policy Policy) ([]string, error) {
+func (c Config) Capabilities(policy Policy) ([]string, error) {
 	var m Mistakes
 	allowed, err := capSet(policy.AllowCaps, cap.Known())
 	m.AddErr("allow_caps", err)

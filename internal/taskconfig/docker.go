@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package spec
+package taskconfig
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package spec
+package taskconfig
 
 import (
 	"fmt"
@@ -36,12 +36,12 @@ func (c Config) Check(policy Policy) error {
 	c.checkModes(&m)
 	c.checkRuntime(policy, &m)
 	c.checkCeilings(policy, &m)
-	c.limits(&m)
+	c.Limits(&m)
 	_, err := c.GPURequest()
 	m.AddErr("gpu", err)
 	// An option that is not valid text has no other mistake.
 	m.all = slices.DeleteFunc(m.all, func(mistake Mistake) bool {
-		return slices.ContainsFunc(texts.all, func(text Mistake) bool { return text.Key == mistake.option() })
+		return slices.ContainsFunc(texts.all, func(text Mistake) bool { return text.Key == optionOf(mistake) })
 	})
 	m.all = append(m.all, texts.all...)
 	return m.ErrIn(c)
@@ -60,11 +60,14 @@ func (c Config) checkText(m *Mistakes) {
 		texts["mounts"] = append(texts["mounts"], mount.Source, mount.Target)
 	}
 	for _, key := range slices.Sorted(maps.Keys(texts)) {
-		if i := slices.IndexFunc(texts[key], func(value string) bool { return !validText(value) }); i >= 0 {
+		if i := slices.IndexFunc(texts[key], func(value string) bool { return !ValidText(value) }); i >= 0 {
 			m.Add(key, "%.80q is not valid text (write UTF-8 without NUL)", texts[key][i])
 		}
 	}
 }
+
+// ShmPath is where programs share memory.
+const ShmPath = "/dev/shm"
 
 // KernelPaths are what the runtime itself mounts and works in while it makes a
 // container: with something of a task's in their place, it could be led to files
@@ -107,7 +110,7 @@ func (c Config) CheckTarget(target string) error {
 	if !cleanTarget(target) {
 		return fmt.Errorf("target %q is not an absolute, clean path below /", target)
 	}
-	if InKernelPath(target) && target != shmPath && !c.Privileged {
+	if InKernelPath(target) && target != ShmPath && !c.Privileged {
 		return fmt.Errorf("target %q is the runtime's, as is all of %s; mount elsewhere", target, strings.Join(KernelPaths, ", "))
 	}
 	return nil
@@ -164,10 +167,10 @@ func (c Config) PullTimeout(policy Policy) (time.Duration, error) {
 	}
 	idle, err := time.ParseDuration(c.ImagePullTimeout)
 	if err != nil || idle < 0 {
-		return 0, &Mistakes{[]Mistake{{"image_pull_timeout", fmt.Sprintf("%q is not a duration (write for example \"5m\")", c.ImagePullTimeout)}}}
+		return 0, &Mistakes{[]Mistake{{Key: "image_pull_timeout", Problem: fmt.Sprintf("%q is not a duration (write for example \"5m\")", c.ImagePullTimeout)}}}
 	}
 	if most > 0 && (idle == 0 || idle > most) {
-		return 0, &Mistakes{[]Mistake{{"image_pull_timeout", fmt.Sprintf("%q is above the %s that this node's operator allows (max_image_pull_timeout; 0 is for as long as it takes)", c.ImagePullTimeout, most)}}}
+		return 0, &Mistakes{[]Mistake{{Key: "image_pull_timeout", Problem: fmt.Sprintf("%q is above the %s that this node's operator allows (max_image_pull_timeout; 0 is for as long as it takes)", c.ImagePullTimeout, most)}}}
 	}
 	return idle, nil
 }
@@ -195,8 +198,8 @@ func (c Config) checkPrivileges(policy Policy, m *Mistakes) {
 		key string
 		set bool
 	}{
-		{"privileged", c.Privileged}, {"pid_mode", c.PIDMode == modeHost}, {"ipc_mode", c.IPCMode == modeHost},
-		{"cgroupns_mode", c.CgroupNSMode == modeHost},
+		{"privileged", c.Privileged}, {"pid_mode", c.PIDMode == ModeHost}, {"ipc_mode", c.IPCMode == ModeHost},
+		{"cgroupns_mode", c.CgroupNSMode == ModeHost},
 	} {
 		if host.set && !policy.AllowPrivileged {
 			m.Add(host.key, "is not allowed on this node: the operator has not set allow_privileged")
@@ -218,7 +221,7 @@ func (c Config) checkPrivileges(policy Policy, m *Mistakes) {
 	if !c.Seccomp && c.SeccompProfile != "" {
 		m.Add("seccomp_profile", "%q contradicts seccomp = false", c.SeccompProfile)
 	}
-	_, err := c.capabilities(policy)
+	_, err := c.Capabilities(policy)
 	m.AddErr("cap_add", err)
 }
 
@@ -324,3 +327,34 @@ func (c Config) GPURequest() (GPURequest, error) {
 	}
 	return want, m.Err()
 }
+
+// GPURequest is the gpu block of a task: how it wants to use its devices. Zero
+// means not set.
+type GPURequest struct {
+	MemoryMiB         int64
+	MemoryLimitMiB    int64
+	ComputeMilli      int64
+	ComputeLimitMilli int64
+	// BelowNormal programs give way to others on their MPS server.
+	BelowNormal bool
+	// SeatPriority is that of a task with a seat, 0 where a word says it.
+	SeatPriority int
+}
+
+// Set reports whether the task wrote anything into the block.
+func (r GPURequest) Set() bool { return r != GPURequest{} }
+
+// ValidText reports whether containerd's API, and the kernel behind it, take a
+// text.
+func ValidText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// Covers reports whether a mount on target hides inner.
+func Covers(target, inner string) bool {
+	return target == inner || strings.HasPrefix(inner, path.Clean(target)+"/")
+}
+
+// unconfined is the AppArmor profile that is none, on every kernel.
+const unconfined = "unconfined"
+
+// WantsAppArmor reports whether the author names a profile to be held to.
+func (c Config) WantsAppArmor() bool { return c.AppArmor != "" && c.AppArmor != unconfined }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package spec
+package taskconfig
 
 import (
 	"errors"
@@ -8,23 +8,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 )
 
 // Mistake is one thing that is wrong with a configuration.
-type Mistake struct {
-	// Key is the option that it is about, such as "shm_size" or "gpu.compute"; empty
-	// where the problem says it.
-	Key string
-	// Problem names the mistake in the value and the valid values.
-	Problem string
-}
-
-func (m Mistake) Error() string {
-	if m.Key == "" {
-		return m.Problem
-	}
-	return m.Key + ": " + m.Problem
-}
+type Mistake = hclform.Mistake
 
 // Mistakes collects all that is wrong, so that an author can mend it in one go. A
 // job's file tells its options in no order by the time that they arrive here;
@@ -33,15 +22,18 @@ type Mistakes struct{ all []Mistake }
 
 // Add notes a mistake in the value of a key.
 func (m *Mistakes) Add(key, format string, args ...any) {
-	m.all = append(m.all, Mistake{key, fmt.Sprintf(format, args...)})
+	m.all = append(m.all, Mistake{Key: key, Problem: fmt.Sprintf(format, args...)})
 }
 
 // AddErr notes an error about the value of a key; nil is none. Mistakes collected
 // elsewhere keep their own keys.
 func (m *Mistakes) AddErr(key string, err error) {
 	var several *Mistakes
+	var values hclform.Mistakes
 	switch {
 	case err == nil:
+	case errors.As(err, &values):
+		m.all = append(m.all, values...)
 	case errors.As(err, &several):
 		m.all = append(m.all, several.all...)
 	default:
@@ -49,8 +41,8 @@ func (m *Mistakes) AddErr(key string, err error) {
 	}
 }
 
-// option is the option of the first level that a mistake's key belongs to.
-func (m Mistake) option() string {
+// optionOf is the option of the first level that a mistake's key belongs to.
+func optionOf(m Mistake) string {
 	if i := strings.IndexAny(m.Key, ".["); i >= 0 {
 		return m.Key[:i]
 	}
@@ -75,7 +67,7 @@ func (m *Mistakes) ErrIn(config any) error {
 	form := reflect.TypeOf(config)
 	place := func(mistake Mistake) int {
 		for i := range form.NumField() {
-			if form.Field(i).Tag.Get("codec") == mistake.option() {
+			if form.Field(i).Tag.Get("codec") == optionOf(mistake) {
 				return i
 			}
 		}

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package agentconfig
+package hclform
 
 import (
 	"errors"
 	"testing"
 
-	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/shoenig/test/must"
 )
 
@@ -28,20 +27,14 @@ type numbersInside struct {
 	Burst    *int64 `codec:"burst" as:"compute"`
 }
 
-func packed(t *testing.T, tree map[string]any) (text []byte) {
-	t.Helper()
-	must.NoError(t, base.MsgPackEncode(&text, tree))
-	return text
-}
-
 // Half of a GPU is written in either way, in every place and encoding.
 func TestNumbersAreReadAlike(t *testing.T) {
 	for _, half := range []any{"0.5", "500", 500, 0.5} {
 		var n numbers
-		must.NoError(t, Decode(packed(t, map[string]any{
+		must.NoError(t, Fill(map[string]any{
 			"burst": half, "replicas": "4", "codes": []any{"48", 63}, "share": map[string]any{"compute": half},
 			"rule": []any{map[string]any{"burst": half, "index": 0}, map[string]any{}},
-		}), &n))
+		}, &n))
 		must.Eq(t, []int64{500, 500, 500, 4, 0}, []int64{*n.Burst, *n.Rules[0].Burst, n.Share.Compute, *n.Replicas, *n.Rules[0].Index})
 		must.Eq(t, []uint64{48, 63}, n.Codes)
 		must.Nil(t, n.Rules[1].Index)
@@ -52,10 +45,10 @@ func TestNumbersAreReadAlike(t *testing.T) {
 // the rest is read.
 func TestNumbersThatCannotBeUsed(t *testing.T) {
 	var n numbers
-	err := Decode(packed(t, map[string]any{
+	err := Fill(map[string]any{
 		"replicas": "2.5", "burst": "50%", "codes": []any{"1", "-1"}, "share": map[string]any{"compute": "0.5555"},
 		"rule": []any{map[string]any{"burst": "0.5", "index": "first"}, map[string]any{"replicas": "99999999999999999999"}, map[string]any{"replicas": true}},
-	}), &n)
+	}, &n)
 	var mistakes Mistakes
 	must.True(t, errors.As(err, &mistakes))
 	must.SliceLen(t, 7, mistakes, must.Sprint(err))
@@ -68,5 +61,26 @@ func TestNumbersThatCannotBeUsed(t *testing.T) {
 	}
 	must.Eq(t, 500, *n.Rules[0].Burst)
 	must.Nil(t, n.Replicas)
-	must.ErrorContains(t, Decode([]byte{0xc1}, &n), "decode")
+}
+
+// Values of another kind than the form's are named, and the rest is read.
+func TestValuesOfAnotherKind(t *testing.T) {
+	var form struct {
+		Text  string              `codec:"text"`
+		On    bool                `codec:"on"`
+		List  []string            `codec:"list"`
+		Maps  []map[string]string `codec:"maps"`
+		Block struct {
+			Text string `codec:"text"`
+		} `codec:"block"`
+		Kept string `codec:"kept"`
+	}
+	err := Fill(map[string]any{"text": 7, "on": "yes", "list": "a", "maps": []any{map[string]any{"a": 1}, 2}, "block": []any{}, "kept": "k"}, &form)
+	must.EqError(t, err, `text: "7" is not valid (a text)
+on: "yes" is not valid (true, false)
+list: "a" is not valid (a list)
+maps[0].a: "1" is not valid (a text)
+maps[1]: "2" is not valid (a map)
+block: "[]" is not valid (a block)`)
+	must.Eq(t, "k", form.Kept)
 }
