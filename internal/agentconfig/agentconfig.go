@@ -251,5 +251,8 @@ func Decode(packed []byte, into any) error {
 	if err := base.MsgPackDecode(packed, &tree); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
+	if _, ok := tree.(map[string]any); !ok {
+		return fmt.Errorf("decode: %T is not a block", tree)
+	}
 	return hclform.Fill(tree, into)
 }

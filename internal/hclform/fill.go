@@ -95,9 +95,11 @@ func fill(found *Mistakes, key string, value any, form reflect.Value, as string)
 		form.Set(reflect.MakeMapWithSize(form.Type(), len(tree)))
 		for name, inside := range tree {
 			element := reflect.New(form.Type().Elem()).Elem()
-			fill(found, key+"."+name, inside, element, "")
+			fill(found, strings.TrimPrefix(key+"."+name, "."), inside, element, "")
 			form.SetMapIndex(reflect.ValueOf(name), element)
 		}
+	case reflect.Interface:
+		form.Set(reflect.ValueOf(value))
 	case reflect.String:
 		text, ok := value.(string)
 		if !ok {

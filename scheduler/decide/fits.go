@@ -181,18 +181,19 @@ func fitsInPlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, at int, d *adm
 	return wouldFit(tx, key, &asks[at], nil, nil)
 }
 
-// Fitting works out what would start now in place of each of the first groups that wait,
+// Fitting works out what each of the first groups that wait lacks, and what would start now in its place,
 // one after the other, so that others need not wait for all of them.
 type Fitting struct {
 	window  *Window
 	next    []state.Waiting
 	nothing map[string]*view.Fits // by Waiting.Alike
 	found   map[string]*view.Fits
+	lacks   map[string]state.Lack
 }
 
 // NewFitting begins with what waits now.
 func NewFitting(tx *state.Tx) *Fitting {
-	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, found: map[string]*view.Fits{}}
+	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, found: map[string]*view.Fits{}, lacks: map[string]state.Lack{}}
 	for _, w := range tx.Waiting() {
 		if len(f.next) == mostForeseen {
 			break
@@ -210,10 +211,19 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	w := &f.next[0]
 	f.next = f.next[1:]
 	r := tx.Record(w.Job)
-	if r == nil || tx.Missing(w.Job, w.Group) == 0 {
+	if tx.Missing(w.Job, w.Group) == 0 {
+		return true
+	}
+	if r == nil {
+		if direct := tx.Job(w.Job).Group(w.Group).Ask; direct != nil {
+			f.lacks[w.Turn.ID] = lack(tx, w.Job, direct)
+		}
 		return true
 	}
 	g, known := r.Groups[w.Group]
+	if known {
+		f.lacks[w.Turn.ID] = lack(tx, w.Job, &g.Ask)
+	}
 	if !known || rests(&g, tx.Now()) || g.Ask.Gang && len(gangAsks(r)) > 1 {
 		return true
 	}
@@ -231,5 +241,5 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	return true
 }
 
-// Found is the answers found, by job/group.
-func (f *Fitting) Found() map[string]*view.Fits { return f.found }
+// Found is the answers found, and what each group lacks, by job/group.
+func (f *Fitting) Found() (map[string]*view.Fits, map[string]state.Lack) { return f.found, f.lacks }

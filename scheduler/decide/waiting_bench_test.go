@@ -49,7 +49,7 @@ func BenchmarkWouldFit(b *testing.B) {
 				})
 				looked++
 			}
-			if found := f.Found(); len(found) == 0 {
+			if found, _ := f.Found(); len(found) == 0 {
 				b.Fatalf("nothing was found in %d looks", looked)
 			}
 		})

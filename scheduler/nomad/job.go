@@ -69,7 +69,8 @@ type Group struct {
 	Stays bool
 	// Restarts is set where Nomad starts another alloc in place of one that failed.
 	Restarts bool
-	// Ask is what the group asks for, kept where it names MIG instances.
+	// Ask is what the group asks for, kept where it names MIG instances or no decision of the
+	// service is in it.
 	Ask *admit.Ask
 	// StopTime is how long an alloc may take to stop: its shutdown_delay and the longest
 	// kill_timeout of its tasks, each with the delay of its own.
@@ -162,7 +163,7 @@ func (j *Job) readMarks(from *api.Job, h Hardware) {
 		a := &read.Asks[i]
 		if g := j.Group(a.Group); g != nil {
 			g.Key, g.Registered, g.Was, g.Gang, g.FallbackAfter = a.Key(), a.Registered(), a.Was, a.Gang, a.FallbackAfter
-			if a.NamesMIG() {
+			if a.NamesMIG() || a.Was == nil {
 				kept := *a
 				g.Ask = &kept
 			}

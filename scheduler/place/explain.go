@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
@@ -142,4 +143,17 @@ func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
 	slices.SortFunc(e.Reasons, func(a, b Reason) int {
 		return cmp.Or(b.Nodes-a.Nodes, cmp.Compare(a.Why, b.Why))
 	})
+}
+
+// Near is the GPU that lacks least of what a request needs of each.
+type Near = fit.Near
+
+// Nearest is the GPU that comes nearest to a request, of nodes that take it otherwise; false
+// where there is none, or a node has room now.
+func (p *Planner) Nearest(r *Request) (Near, bool) {
+	if r.Validate() != nil || r.GPUs == 0 {
+		return Near{}, false
+	}
+	p.prepare()
+	return p.shapeOf(r).Nearest(p.snap)
 }

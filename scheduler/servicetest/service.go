@@ -235,6 +235,9 @@ func (s *Service) Show(a admit.Ask, admitted bool) {
 			useBlocks(&group.Tasks[0], decided[0].Devices)
 		}
 	}
+	if group.Was == nil {
+		group.Ask = &a
+	}
 	s.State.Apply([]nomad.Change{{Job: &nomad.Job{
 		Index: s.Index, Key: key, Type: a.JobType, Priority: a.Priority, GPU: true, Groups: []nomad.Group{group},
 	}}}, s.Index)

@@ -115,10 +115,17 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 		Since: w.Turn.Since, Ask: r.Job(w.Job).Group(w.Group).Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: r.Direct(w.Job),
 	}
 	p.Note = note(r, w)
-	if p.Direct {
+	lack := r.LackOf(w.Job, w.Group)
+	switch {
+	case lack.Never:
+		p.Reason = lack.Text
+	case lack.Text != "":
+		p.Reason += "; " + lack.Text
+	}
+	if p.Direct && !lack.Never {
 		p.Reason += "; Nomad alone places it, since it came around the service"
 	}
-	if s, ok := r.StartOf(w.Job, w.Group); ok {
+	if s, ok := r.StartOf(w.Job, w.Group); ok && !lack.Never {
 		p.Start = s.Shown()
 		p.Start.ShorterUntil = w.Turn.ShorterUntil()
 	}
@@ -131,8 +138,14 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	switch {
 	case g.Decision.Hold != nil:
 		p.Kind, p.Reason = g.Decision.Hold.Kind, explained(g.Decision.Hold.Sentence, &g)
-	case g.Shown.Summary != "" && len(g.Assumed) == 0:
+		if p.Kind == view.WaitsForRoom && lack.Text != "" {
+			p.Reason += "; " + lack.Text
+		}
+	case g.Shown.Summary != "" && len(g.Assumed) == 0 && !lack.Never:
 		p.Reason = explained(g.Shown.Summary, &g)
+		if lack.Text != "" {
+			p.Reason += "; " + lack.Text
+		}
 	}
 	if g.Shown.Ask != "" {
 		p.Ask = g.Shown.Ask

@@ -95,7 +95,7 @@ func TestWhatWaitsIsShown(t *testing.T) {
 	at := s.Clock.At
 	s.State.Do(func(tx *state.Tx) {
 		tx.NoteStarts(map[string]state.Start{"default/low/g": {Turn: 2, Of: 2, At: at, Outlook: outlook.Outlook{Known: true, Soonest: time.Minute, Likely: 2 * time.Minute, Latest: time.Hour}}})
-		tx.NoteFits(map[string]*view.Fits{"default/low/g": {Ask: "1", Allocs: 1, Nodes: 1}})
+		tx.NoteFits(map[string]*view.Fits{"default/low/g": {Ask: "1", Allocs: 1, Nodes: 1}}, nil)
 	})
 	list = s.Cluster(t).Pending
 	if p := list[1]; p.Start == nil || p.Start.Turn != 2 || !p.Start.Latest.Equal(at.Add(time.Hour)) || p.Fits == nil || p.Fits.Ask != "1" || list[0].Start != nil || list[0].Fits != nil {

@@ -68,4 +68,4 @@ func TestPartsAreOnesOfTheReader(t *testing.T) {
 }
 
 // untilSet are the maps that are nil until they are replaced as a whole.
-var untilSet = []string{"*state.checkpoints.at", "*state.starts.groups", "*state.starts.fits"}
+var untilSet = []string{"*state.checkpoints.at", "*state.starts.groups", "*state.starts.fits", "*state.starts.lacks"}

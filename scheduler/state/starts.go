@@ -18,6 +18,7 @@ type starts struct {
 	groups map[string]Start
 	first  map[string]Start      // the first estimate of each, to be compared with its start
 	fits   map[string]*view.Fits // what would start now in place of each
+	lacks  map[string]Lack
 	past   outlook.Calibration
 }
 
@@ -60,6 +61,15 @@ func (s *starts) FitsFor(key nomad.JobKey, group string) *view.Fits {
 	return s.fits[key.String()+"/"+group]
 }
 
+// Lack is what a group that waits for room lacks.
+type Lack struct {
+	Text  string // for people; empty where nothing is known
+	Never bool   // no node could hold it even if it was empty
+}
+
+// LackOf is what a group that waits lacked when that was looked for last.
+func (s *starts) LackOf(key nomad.JobKey, group string) Lack { return s.lacks[key.String()+"/"+group] }
+
 // learn compares the first estimate for a group with when an alloc of it was placed.
 func (s *starts) learn(a *nomad.Alloc) {
 	name := a.Key().String() + "/" + a.Group
@@ -88,8 +98,9 @@ func (tx *Tx) NoteStarts(groups map[string]Start) {
 	tx.version++
 }
 
-// NoteFits keeps for people what would start now in place of what waits, by job/group.
-func (tx *Tx) NoteFits(fits map[string]*view.Fits) {
-	tx.starts.fits = fits
+// NoteFits keeps for people what would start now in place of what waits, and what that lacks,
+// by job/group.
+func (tx *Tx) NoteFits(fits map[string]*view.Fits, lacks map[string]Lack) {
+	tx.starts.fits, tx.starts.lacks = fits, lacks
 	tx.version++
 }

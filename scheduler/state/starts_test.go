@@ -101,21 +101,21 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 	}
 	s.State.Do(func(tx *state.Tx) {
 		tx.NoteStarts(map[string]state.Start{"default/one/g": estimate(s)})
-		tx.NoteFits(map[string]*view.Fits{"default/one/g": {}})
+		tx.NoteFits(map[string]*view.Fits{"default/one/g": {}}, map[string]state.Lack{"default/one/g": {Text: "near"}})
 		tx.NoteFutile(one, "g", true)
 		tx.NoteUnmoved(one, "g", "all is needed")
 	})
 	told := func(key nomad.JobKey, group string) string {
 		return read(s, func(r *state.Reader) string {
 			_, starts := r.StartOf(key, group)
-			return fmt.Sprintf("%v %v %v %s", starts, r.FitsFor(key, group) != nil, r.Futile(key, group), r.Unmoved(key, group))
+			return fmt.Sprintf("%v %v %v %v %s", starts, r.FitsFor(key, group) != nil, r.LackOf(key, group).Text != "", r.Futile(key, group), r.Unmoved(key, group))
 		})
 	}
-	if got := told(one, "g"); got != "true true true all is needed" {
+	if got := told(one, "g"); got != "true true true true all is needed" {
 		t.Errorf("of the group is told %s", got)
 	}
 	for _, got := range []string{told(one, "h"), told(other, "g")} {
-		if strings.TrimSpace(got) != "false false false" {
+		if strings.TrimSpace(got) != "false false false false" {
 			t.Errorf("of another is told %s", got)
 		}
 	}
@@ -130,7 +130,7 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 		}
 	})
 	s.State.Do(func(tx *state.Tx) { tx.NoteFutile(one, "g", false); tx.NoteUnmoved(one, "g", "") })
-	if got := told(one, "g"); strings.TrimSpace(got) != "true true false" {
+	if got := told(one, "g"); strings.TrimSpace(got) != "true true true false" {
 		t.Errorf("taken back, and told is %s", got)
 	}
 	s.State.Do(func(tx *state.Tx) {
@@ -140,7 +140,7 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 		tx.NoteUnmoved(other, "g", "so")
 	})
 	s.State.Apply([]nomad.Change{{Unblocked: &one}}, 99)
-	if got, stays := told(one, "g"), told(other, "g"); strings.TrimSpace(got) != "true true false" || stays != "false false true so" {
+	if got, stays := told(one, "g"), told(other, "g"); strings.TrimSpace(got) != "true true true false" || stays != "false false false true so" {
 		t.Errorf("it waits no more, and told is %s, and of another %s", got, stays)
 	}
 }
