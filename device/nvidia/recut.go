@@ -34,10 +34,15 @@ func (b *Backend) migPlaces(d nvml.Device) ([]gpu.MIGProfile, []gpu.MIGInstance,
 	}
 	named := map[int]string{}
 	var profiles []gpu.MIGProfile
+	all := uint32(1)
+	for _, info := range l.profiles {
+		all = max(all, info.SliceCount)
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.names)) {
 		id := l.names[name]
 		named[id] = name
-		p := gpu.MIGProfile{Name: name, Most: int(l.profiles[id].InstanceCount)}
+		info := l.profiles[id]
+		p := gpu.MIGProfile{Name: name, Most: int(info.InstanceCount), MemoryMiB: int64(info.MemorySizeMB), Milli: int64(info.SliceCount) * gpu.MilliPerGPU / int64(all)}
 		for _, at := range l.places[id] {
 			p.Size, p.Starts = int(at.Size), append(p.Starts, int(at.Start))
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -31,6 +32,10 @@ type MIGProfile struct {
 	Size   int    `json:"size"`
 	Starts []int  `json:"starts"`
 	Most   int    `json:"most"`
+	// MemoryMiB and Milli are the memory of an instance and its part of the GPU's compute; 0
+	// where an older plugin does not tell them.
+	MemoryMiB int64 `json:"memory_mib,omitempty"`
+	Milli     int64 `json:"milli,omitempty"`
 	// Allowed profiles may be made; others are in the way only.
 	Allowed bool `json:"allowed,omitempty"`
 }
@@ -131,6 +136,25 @@ func FormatMIGDemand(all []MIGDemand) string {
 		panic(err) // strings and numbers only
 	}
 	return string(text)
+}
+
+// MIGMilli is an instance's part of a GPU's compute by the name of its profile, such as
+// "3g.40gb", and the GPU's type: 0 where the name does not tell.
+func MIGMilli(profile, gpuType string) int64 {
+	all := int64(7)
+	if gpuType == "A30" || strings.HasPrefix(gpuType, "RTX") {
+		all = 4
+	}
+	name := profile
+	if compute, rest, found := strings.Cut(profile, "c."); found { // "1c.3g.40gb"
+		profile, name = compute+"g", rest
+	}
+	n, _, found := strings.Cut(profile, "g")
+	slices, err := strconv.ParseInt(n, 10, 64)
+	if !found || err != nil || slices < 1 || slices > all || !strings.Contains(name, "g.") {
+		return 0
+	}
+	return slices * MilliPerGPU / all
 }
 
 // MIGProfileOf finds a profile by its name.

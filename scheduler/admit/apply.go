@@ -405,7 +405,7 @@ func (d Device) block(sharing gpu.Sharing) json.RawMessage {
 // Bounds are the constraints of the block, the sharing last.
 func (d Device) Bounds(sharing gpu.Sharing) []Constraint {
 	constraints := slices.Clone(d.Constraints)
-	if sharing != "" && !slices.Contains(constraints, sharingIs(sharing)) {
+	if sharing != "" && sharing != SharingMIG && !slices.Contains(constraints, sharingIs(sharing)) {
 		constraints = append(constraints, sharingIs(sharing))
 	}
 	return constraints

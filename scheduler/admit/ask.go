@@ -199,6 +199,13 @@ func (a *Ask) Together() int {
 // Plain reports whether the task asks with device blocks.
 func (t TaskAsk) Plain() bool { return len(t.Devices) > 0 }
 
+// SharingMIG is a choice of KeySharing beside those of GPUs: a MIG instance that is large
+// enough, of a size that GPUs have or can be cut into.
+const SharingMIG gpu.Sharing = "mig"
+
+// WantsMIG reports whether MIG instances serve the group, and nothing else does.
+func (a *Ask) WantsMIG() bool { return a.Sharing == SharingMIG || a.NamesMIG() }
+
 // NamesMIG reports whether a device block names MIG instances.
 func (a *Ask) NamesMIG() bool {
 	return slices.ContainsFunc(a.Tasks, func(t TaskAsk) bool {

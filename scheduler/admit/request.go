@@ -274,7 +274,7 @@ func (a *Ask) common(m meta) error {
 		return err
 	}
 	if s := m.merged[KeySharing]; s != "" {
-		if _, err := gpu.ParseSharing(s); err != nil {
+		if _, err := gpu.ParseSharing(s); err != nil && gpu.Sharing(s) != SharingMIG {
 			return fmt.Errorf("%s: %w", KeySharing, err)
 		}
 	}

@@ -89,7 +89,9 @@ func heldUntilOneJoins(a groupAsk, hold *admit.Hold) record.Group {
 			continue
 		}
 		name := cmp.Or(one.Req.Vendor, "nvidia") + "/" + gpu.TypeSlice
-		if one.Req.Whole {
+		if one.Req.Profile != "" {
+			name = cmp.Or(one.Req.Vendor, "nvidia") + "/" + gpu.TypeMIG + "/" + one.Req.Profile
+		} else if one.Req.Whole {
 			name = cmp.Or(one.Req.Vendor, "nvidia") + "/" + "gpu"
 		}
 		t := &g.Decision.Tasks[one.Task]

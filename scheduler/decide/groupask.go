@@ -78,8 +78,23 @@ func (a groupAsk) asBefore(was *record.Group) groupAsk {
 	a.parts = slices.Clone(a.parts)
 	for i := range a.parts {
 		a.parts[i].Req.Cover = was.Covered
+		if a.ask.Sharing == admit.SharingMIG {
+			a.parts[i].Req.Profile = profileOf(was.Decision.Tasks)
+		}
 	}
 	return a
+}
+
+// profileOf is that of the MIG instances that device blocks name; empty where they name none.
+func profileOf(tasks []admit.TaskDecision) string {
+	for _, t := range tasks {
+		for _, d := range t.Devices {
+			if p := (admit.DeviceAsk{Name: d.Name}).Profile(); p != "" {
+				return p
+			}
+		}
+	}
+	return ""
 }
 
 // keeping narrows an ask to the nodes that can serve the device blocks which a group keeps, and

@@ -87,7 +87,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	group, form, err := shape(group)
 	if err != nil {
 		if hold := awaited(group, err); hold != nil {
-			return heldUntilOneJoins(group, hold), nil
+			return withRecut(group, heldUntilOneJoins(group, hold)), nil
 		}
 		return record.Group{}, err
 	}
@@ -95,7 +95,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	if !same {
 		g, err := d.decideNew(before)
 		g.Decision.Outcome = outcome(group, &g, 0)
-		return g, err
+		return withRecut(group, g), err
 	}
 	was.Direct, was.Again = false, was.Again || tx.CompletedOf(key, a.Group) > 0
 	g, err := d.redecide(was, before)

@@ -10,9 +10,10 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/miglayout"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -157,29 +158,61 @@ func unanswered(d *nomad.MIGDemand) bool {
 	return !made && (len(d.Order.Remove) == 0 || slices.ContainsFunc(d.Order.Remove, there))
 }
 
-// migWants are the instances that a waiting group asks for, a want for each device block.
+// migWants are the instances that a waiting group asks for: a want for each device block, and for
+// each alloc that takes several, which lie on one node.
 func migWants(tx *state.Tx, w *state.Waiting, nodes map[string]bool) (wants []miglayout.Want) {
 	ask := waitingAsk(tx, w)
-	if ask == nil || !ask.NamesMIG() {
+	if ask == nil || !ask.WantsMIG() {
 		return nil
 	}
-	q, err := tx.Config().QueueFor(ask.Namespace, ask.Queue)
+	a, err := newGroupAsk(tx, w.Job, ask)
 	if err != nil {
 		return nil
 	}
-	parts, err := blocks.PartsOf(tx, ask, q)
-	if err != nil {
-		return nil
+	if wants = wantsOf(a, w.Missing, nodes); len(wants) > 0 && tx.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
+		if has := profileOf(tx.Record(w.Job).Groups[w.Group].Decision.Tasks); has != "" {
+			for i := range wants {
+				wants[i].Profiles = []string{has}
+			}
+		}
 	}
+	for i := range wants {
+		wants[i].Key, wants[i].Since = w.Job.String()+"/"+w.Group, w.Turn.Since
+	}
+	return wants
+}
+
+// mostAllocs is how many allocs of a group that take several instances each are looked at.
+const mostAllocs = 16
+
+// wantsOf are the instances that some allocs of a group take, on the nodes of some that it may
+// run on.
+func wantsOf(a groupAsk, allocs int, nodes map[string]bool) (wants []miglayout.Want) {
 	may := map[string]bool{}
 	for id := range nodes {
-		if parts[0].Req.AdmittedBy(&tx.Node(id).Plan) {
+		n := &a.tx.Node(id).Plan
+		named := func(g place.GPU) bool { // of the instances, which are of the GPU's model
+			r := &a.parts[0].Req
+			return g.Profile != "" && (len(r.Models) == 0 || slices.ContainsFunc(r.Models, g.Is)) && !slices.ContainsFunc(r.Not, g.Is)
+		}
+		if a.parts[0].Req.AdmittedBy(n) && slices.ContainsFunc(n.GPUs, named) {
 			may[id] = true
 		}
 	}
-	for _, t := range ask.Tasks {
+	var sizes []string
+	if a.ask.Sharing == admit.SharingMIG {
+		for _, p := range suitable(a) {
+			sizes = append(sizes, p.name)
+		}
+	}
+	each := 0
+	for _, t := range a.ask.Tasks {
+		if !t.Plain() && len(sizes) > 0 {
+			wants = append(wants, miglayout.Want{Profiles: sizes, Count: 1})
+			each++
+		}
 		for _, d := range t.Devices {
-			want := miglayout.Want{Key: w.Job.String() + "/" + w.Group, Count: w.Missing * int(d.Count), Since: w.Turn.Since, Nodes: may}
+			want := miglayout.Want{Count: int(d.Count)}
 			for _, one := range append([]admit.DeviceAsk{d}, d.Or...) {
 				if p := one.Profile(); p != "" {
 					want.Profiles = append(want.Profiles, strings.ToLower(p))
@@ -187,10 +220,57 @@ func migWants(tx *state.Tx, w *state.Waiting, nodes map[string]bool) (wants []mi
 			}
 			if len(want.Profiles) > 0 {
 				wants = append(wants, want)
+				each += want.Count
 			}
 		}
 	}
+	for i := range wants {
+		wants[i].Nodes = may
+		if each == 1 {
+			wants[i].Count *= allocs
+		}
+	}
+	if each <= 1 {
+		return wants
+	}
+	one := wants
+	wants = nil
+	for n := range min(allocs, mostAllocs) {
+		for _, w := range one {
+			w.Alloc = n + 1
+			wants = append(wants, w)
+		}
+	}
 	return wants
+}
+
+// withRecut tells with a held group which GPU would be cut for it, or why none would.
+func withRecut(a groupAsk, g record.Group) record.Group {
+	if g.Decision.Hold == nil || !a.ask.WantsMIG() {
+		return g
+	}
+	m := MIGDemand(a.tx)
+	nodes := map[string]bool{}
+	for _, id := range a.tx.MIGNodeIDs() {
+		nodes[id] = true
+	}
+	key := a.key.String() + "/" + a.ask.Group
+	own := wantsOf(a, a.ask.Count, nodes)
+	for i := range own {
+		own[i].Key = key
+	}
+	others := slices.DeleteFunc(m.Wants, func(w miglayout.Want) bool { return w.Key == key })
+	answer := miglayout.Decide(a.tx.Now(), m.GPUs, append(others, own...), nil, miglayout.DefaultRules)
+	text := answer.Left[key]
+	for _, cut := range answer.Cuts {
+		if slices.Contains(cut.For, key) {
+			text = cut.Text
+		}
+	}
+	if text != "" {
+		g.Decision.Explanation = append(g.Decision.Explanation, text)
+	}
+	return g
 }
 
 // waitingAsk is what a waiting group asks for: as it was recorded, or, where it came around the
@@ -211,29 +291,29 @@ func waitingAsk(tx *state.Tx, w *state.Waiting) *admit.Ask {
 	return nil
 }
 
-// madeByDemand reports whether a GPU whose layout follows demand, on a node that a request may
+// madeByDemand reports whether GPUs whose layout follows demand, on a node that a request may
 // use, can be cut into the instances that it names.
 func madeByDemand(a groupAsk) bool {
-	if !a.ask.NamesMIG() {
+	if !a.ask.WantsMIG() {
 		return false
 	}
+	nodes := map[string]bool{}
 	for _, id := range a.tx.MIGNodeIDs() {
-		n := a.tx.Node(id)
-		if !a.parts[0].Req.AdmittedBy(&n.Plan) {
-			continue
-		}
-		all := true
-		for _, t := range a.ask.Tasks {
-			for _, d := range t.Devices {
-				all = all && (d.Profile() == "" || slices.ContainsFunc(n.MIG, func(m nomad.MIGDemand) bool {
-					p, known := gpu.MIGProfileOf(m.Profiles, d.Profile())
-					return known && p.Allowed && int64(p.Most*len(n.MIG)) >= d.Count
-				}))
-			}
-		}
-		if all {
-			return true
-		}
+		nodes[id] = true
 	}
-	return false
+	wants := wantsOf(a, 1, nodes)
+	return len(wants) > 0 && slices.ContainsFunc(a.tx.MIGNodeIDs(), func(id string) bool {
+		made := a.tx.Node(id).MIG
+		return !slices.ContainsFunc(wants, func(w miglayout.Want) bool {
+			most := 0
+			for _, name := range w.Profiles {
+				for _, m := range made {
+					if p, known := gpu.MIGProfileOf(m.Profiles, name); known && p.Allowed {
+						most += p.Most
+					}
+				}
+			}
+			return !w.Nodes[id] || most < w.Count
+		})
+	})
 }

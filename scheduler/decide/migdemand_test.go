@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,9 +26,9 @@ func demandNode(edit func(d *gpu.MIGDemand, n *api.Node)) *nomad.Node {
 	word := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
 	gib := int64(10)
 	d := gpu.MIGDemand{GPU: "GPU-1", AtOnce: 1, PerDay: 24, Profiles: []gpu.MIGProfile{
-		{Name: "1g.10gb", Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 7, Allowed: true},
-		{Name: "3g.40gb", Size: 4, Starts: []int{0, 4}, Most: 2, Allowed: true},
-		{Name: "7g.80gb", Size: 8, Starts: []int{0}, Most: 1},
+		{Name: "1g.10gb", Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 7, Allowed: true, MemoryMiB: 9856, Milli: 142},
+		{Name: "3g.40gb", Size: 4, Starts: []int{0, 4}, Most: 2, Allowed: true, MemoryMiB: 40320, Milli: 428},
+		{Name: "7g.80gb", Size: 8, Starts: []int{0}, Most: 1, MemoryMiB: 81000, Milli: 1000},
 	}}
 	group := &api.NodeDeviceResource{Vendor: "nvidia", Type: "mig", Name: "1g.10gb", Attributes: map[string]*api.Attribute{
 		"model": word("NVIDIA H100 80GB HBM3"), "type": word("H100"), "profile": word("1g.10gb"), "memory": {IntVal: &gib, Unit: "GiB"},
@@ -69,6 +70,66 @@ func TestWhatDemandCouldMakeIsNotRefused(t *testing.T) {
 	pool.NodePool, pool.Constraints = "default", []admit.Constraint{{LTarget: "${node.unique.name}", RTarget: "other", Operand: "="}}
 	if _, err := b.Decide(t.Context(), []admit.Ask{pool}, false); err == nil {
 		t.Error("a job for another node waits for this one")
+	}
+}
+
+// A request in words takes the smallest instance that is large enough and free, else one that
+// demand can make.
+func TestAnInstanceThatIsLargeEnough(t *testing.T) {
+	for _, tc := range []struct {
+		request string
+		busy    int // of the two instances
+		want    string
+		waits   string
+		wants   string
+	}{
+		{request: "8G,0.1", want: "nvidia/mig/1g.10gb"},
+		{request: "0.1", want: "nvidia/mig/1g.10gb"},
+		{request: "8G,0.2", want: "nvidia/mig/3g.40gb", waits: "GPU GPU-1 is cut again for default/job/g", wants: "3g.40gb x1"},
+		{request: "20G", want: "nvidia/mig/3g.40gb", waits: "GPU GPU-1 is cut again for default/job/g", wants: "3g.40gb x1"},
+		{request: "8G", busy: 2, want: "nvidia/mig/1g.10gb", waits: "become", wants: "1g.10gb x1"},
+	} {
+		t.Run(tc.request, func(t *testing.T) {
+			b := servicetest.New(t, "", demandNode(nil))
+			var ids []string
+			for n := range tc.busy {
+				ids = append(ids, fmt.Sprintf("MIG-%d", n))
+			}
+			if len(ids) > 0 {
+				b.State.Apply([]nomad.Change{{Alloc: &nomad.Alloc{ID: "a", Namespace: "default", Job: "j", Group: "g", NodeID: "id-m", Status: "running", Created: time.Now(),
+					Devices: []nomad.TaskDevices{{Task: "t", Group: "nvidia/mig/1g.10gb", IDs: ids}}}}}, 100)
+			}
+			a := servicetest.Ask("job", tc.request, 1)
+			a.Sharing = admit.SharingMIG
+			d := b.Submit(t, a)
+			b.Register(a)
+			if d.Hold != nil {
+				b.Block(a, 1)
+			}
+			if got := d.Tasks[0].Devices[0]; got.Name != tc.want || got.Count != 1 || (d.Hold != nil) != (tc.waits != "") {
+				t.Errorf("it has %+v, held: %+v", got, d.Hold)
+			}
+			if text := strings.Join(d.Explanation, "\n"); !strings.Contains(text, tc.waits) {
+				t.Errorf("it is told %q", text)
+			}
+			b.State.Do(func(tx *state.Tx) {
+				text := ""
+				for _, w := range decide.MIGDemand(tx).Wants {
+					text += fmt.Sprintf("%s x%d", strings.Join(w.Profiles, " "), w.Count)
+				}
+				if text != tc.wants {
+					t.Errorf("it wants %q, not %q", text, tc.wants)
+				}
+			})
+		})
+	}
+	b := servicetest.New(t, "", demandNode(nil))
+	for request, want := range map[string]string{"100G": "large enough", "0.9": "large enough", "1": "is not valid beside gpu_sharing", "8G(MI300X)": ""} {
+		a := servicetest.Ask("no", request, 1)
+		a.Sharing = admit.SharingMIG
+		if _, err := b.Decide(t.Context(), []admit.Ask{a}, false); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", request, err)
+		}
 	}
 }
 

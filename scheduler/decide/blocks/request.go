@@ -86,7 +86,13 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []P
 		r.Ask(t.Request)
 		r.Cover = t.Request.Milli > 0 && NomadChooses(a)
 		defaultVendor(tx, &r, t.Request)
-		if err := possible(t.Request, r.Vendor, a.Sharing); err != nil {
+		if a.Sharing == admit.SharingMIG {
+			if r.Vendor = cmp.Or(r.Vendor, "nvidia"); t.Request.Kind == gpu.KindCount || r.Vendor != "nvidia" {
+				return nil, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("group %q, task %q: gpu = %q is not valid beside %s = %q (memory or a fraction of one GPU of NVIDIA, such as \"8G,0.1\")",
+					a.Group, t.Task, t.Request, admit.KeySharing, a.Sharing)}
+			}
+		}
+		if err := possible(t.Request, r.Vendor, r.Sharing); err != nil {
 			return nil, err
 		}
 		if a.Sharing == gpu.SharingSuspend {
@@ -139,6 +145,9 @@ func base(tx *state.Tx, a *admit.Ask, q *config.Queue) (place.Request, error) {
 	r := place.Request{
 		Job: a.JobID, Namespace: a.Namespace, Priority: a.Priority, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
 		Sharing: a.Sharing, Policy: policy,
+	}
+	if a.Sharing == admit.SharingMIG {
+		r.Sharing = "" // any, of an instance
 	}
 	if q != nil {
 		r.Queue = q.Name

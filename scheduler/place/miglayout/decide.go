@@ -54,6 +54,9 @@ type Want struct {
 	Since    time.Time
 	// Nodes are those on which it may run; nil is all.
 	Nodes map[string]bool
+	// Alloc numbers the allocation, from 1, where one takes several instances: wants of one key
+	// and allocation follow each other, and are served on one node. 0 is one instance each.
+	Alloc int
 }
 
 // Rules keep layouts from swinging between two kinds of work.
@@ -101,6 +104,10 @@ func Decide(now time.Time, gpus []GPU, wants []Want, learned map[string]float64,
 	slices.SortFunc(d.gpus, func(a, b *GPU) int { return strings.Compare(a.ID, b.ID) })
 	var open []Want
 	for _, w := range wants {
+		if w.Alloc > 0 {
+			open = append(open, w)
+			continue
+		}
 		if w.Count -= d.takeFree(w); w.Count > 0 {
 			open = append(open, w)
 		} else {
@@ -108,6 +115,9 @@ func Decide(now time.Time, gpus []GPU, wants []Want, learned map[string]float64,
 		}
 	}
 	for len(open) > 0 {
+		if open = d.pin(open); len(open) == 0 {
+			break
+		}
 		w := &open[0]
 		cut := d.best(open)
 		if cut == nil {
@@ -394,7 +404,7 @@ func (d *decision) weigh(g *GPU, layout []gpu.MIGPlace, open []Want, least map[s
 		return float64(p.Size)
 	}
 	for i, w := range open {
-		if !w.mayUse(g) {
+		if !w.mayUse(g) || w.Alloc > 0 { // its node is chosen when it is its turn
 			continue
 		}
 		for _, name := range w.Profiles {

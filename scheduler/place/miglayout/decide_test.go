@@ -29,6 +29,60 @@ func makesOne(g *GPU) {
 	}
 }
 
+// Instances of one allocation are made on one node, beside those that are free there.
+func TestInstancesOfOneAllocationAreMadeOnOneNode(t *testing.T) {
+	now := epoch.Add(48 * time.Hour)
+	for _, tc := range []struct {
+		name  string
+		busy  [3][]int // of GPUs a, b, c
+		nodes [3]string
+		wants string // of one allocation, or of several with a slash: profile x count
+		cut   string
+		why   string
+	}{
+		{"two halves of one GPU", [3][]int{{0}, {0}, nil}, [3]string{"m", "n", "o"}, "3g.40gb x2", "c 3g.40gb@0 3g.40gb@4", ""},
+		{"of two GPUs of a node", [3][]int{{0}, {0}, {0, 6}}, [3]string{"m", "m", "o"}, "3g.40gb x2", "a 3g.40gb@4; b 3g.40gb@4", ""},
+		{"of different nodes", [3][]int{{0}, {0}, {0, 6}}, [3]string{"m", "n", "o"}, "3g.40gb x2", "", "no node has room for all instances"},
+		{"two sizes", [3][]int{{0}, {0, 5}, nil}, [3]string{"m", "n", "o"}, "3g.40gb x1, 2g.20gb x1", "a 2g.20gb@2 3g.40gb@4", ""},
+		{"two allocations", [3][]int{{0, 5}, nil, nil}, [3]string{"m", "n", "o"}, "3g.40gb x2 / 3g.40gb x2", "b 3g.40gb@0 3g.40gb@4; c 3g.40gb@0 3g.40gb@4", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var gpus []GPU
+			for n, id := range []string{"a", "b", "c"} {
+				g := seven(id, tc.busy[n]...)
+				g.Node, g.Pool = tc.nodes[n], tc.nodes[n]
+				gpus = append(gpus, g)
+			}
+			var wants []Want
+			for n, alloc := range strings.Split(tc.wants, " / ") {
+				for _, w := range strings.Split(alloc, ", ") {
+					one := Want{Key: "job", Count: 1, Alloc: n + 1, Since: now.Add(-time.Minute)}
+					var profile string
+					if _, err := fmt.Sscanf(w, "%s x%d", &profile, &one.Count); err != nil {
+						t.Fatal(err)
+					}
+					one.Profiles = []string{profile}
+					wants = append(wants, one)
+				}
+			}
+			answer := Decide(now, gpus, wants, nil, DefaultRules)
+			var cuts []string
+			for _, c := range answer.Cuts {
+				text := c.GPU
+				for _, at := range c.Make {
+					if at.Profile != "1g.10gb" {
+						text += " " + at.String()
+					}
+				}
+				cuts = append(cuts, text)
+			}
+			if got := strings.Join(cuts, "; "); got != tc.cut || !strings.Contains(answer.Left["job"], tc.why) {
+				t.Errorf("cut %q, want %q; %v", got, tc.cut, answer.Left)
+			}
+		})
+	}
+}
+
 func TestDecide(t *testing.T) {
 	now := epoch.Add(48 * time.Hour)
 	want := func(profiles string, count int) Want {
