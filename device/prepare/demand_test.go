@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,10 +42,18 @@ type mortal struct {
 	killed   atomic.Bool
 	now      time.Time
 	client   plan.Client
+	// plugin is the process that is the plugin, and is killed; nil where this one is.
+	plugin *mortalProcess
+	// dies ends this process, as SIGKILL does, in place of an error.
+	dies bool
 }
 
 func (m *mortal) stepped() {
 	if m.left.Add(-1) == 0 {
+		if m.dies {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
 		m.killed.Store(true)
 		panic(errKilled)
 	}
@@ -67,6 +76,11 @@ var changing = []string{"CreateGpuInstance", "CreateComputeInstance", "GpuInstan
 
 // start is the plugin's, also after a kill; it lives for some steps.
 func (m *mortal) start(steps int64) {
+	if m.plugin != nil {
+		m.plugin.start(m, steps)
+		m.killed.Store(false)
+		return
+	}
 	if m.backend != nil {
 		m.backend.Close()
 	}
@@ -126,6 +140,9 @@ func (r mortalRecutter) Recut(uuid string, remove, add []gpu.MIGPlace) error {
 // whether all orders have come to an end.
 func (m *mortal) pass() (open []string, rest bool) {
 	m.now = m.now.Add(6 * time.Second)
+	if m.plugin != nil {
+		return m.plugin.pass(m)
+	}
 	machine, err := m.backend.Survey()
 	if err != nil {
 		m.t.Fatal(err)
@@ -181,119 +198,153 @@ func (m *mortal) whole(what string) {
 	}
 }
 
+// record is what the plugin has on disk of the GPU.
+func (m *mortal) record() *demandRecord {
+	d, err := openDemands(m.dir)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return d.of(m.topology.UUID(0))
+}
+
 // draws is how many histories are tried: NOMAD_GPU_DRAWS, or a few.
-func draws() int {
+func draws(few int) int {
 	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_DRAWS")); err == nil {
 		return n
 	}
-	return 60
+	return few
 }
 
 // A plugin that is killed at any step goes on, or undoes what it began: no instance in use or
 // reserved is ever removed, none is left without a device, and the GPU takes work again.
 func TestARecutSurvivesKills(t *testing.T) {
 	outcomes := map[string]int{}
-	for seed := range draws() {
-		random := rand.New(rand.NewPCG(uint64(seed), 7))
-		model := []string{"H100", "A100-40GB", "A30", "B200"}[random.IntN(4)]
-		topology, err := sim.ParseTopology("test.hcl", []byte("machine \"m\" {}\ngpu { model = \""+model+"\" }"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &mortal{t: t, dir: tmpfs.Dir(t), topology: topology, now: time.Unix(1_800_000_000, 0)}
-		m.client = plan.Client{Devices: map[string]string{}, Orders: map[string]string{}}
-		m.start(1 << 40)
-		if err := m.backend.Layout(topology.UUID(0), nil); err != nil {
-			t.Fatal(err)
-		}
-		profiles, _, err := m.backend.MIGPlaces(topology.UUID(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.backend.Recut(topology.UUID(0), nil, anyLayout(random, profiles, nil)); err != nil {
-			t.Fatal(err)
-		}
-		m.start(1 << 40)
-		m.pass()
-		// Some instances are in use: their UUIDs with NVML's number.
-		held := map[string]int{}
-		hold := func(open []string) {
-			all := m.numbers()
-			for _, uuid := range open {
-				if random.IntN(3) == 0 && m.client.Devices[uuid] == "" {
-					if all[uuid] == 0 {
-						t.Fatalf("seed %d: instance %s takes work and is not there", seed, uuid)
-					}
-					m.client.Devices[uuid], held[uuid] = "alloc", all[uuid]
-				}
-			}
-		}
-		open, _ := m.pass()
-		hold(open)
-		_, there, err := m.backend.MIGPlaces(topology.UUID(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		// An order that removes some free instances, and sometimes one in use.
-		o := gpu.MIGOrder{Version: 1, ID: fmt.Sprint("order-", seed)}
-		var stay []gpu.MIGPlace
-		for _, i := range there {
-			if held[i.UUID] == 0 || random.IntN(20) == 0 {
-				o.Remove = append(o.Remove, i.UUID)
-			} else {
-				stay = append(stay, i.MIGPlace)
-			}
-		}
-		for _, at := range anyLayout(random, profiles, stay) {
-			if !slices.ContainsFunc(there, func(i gpu.MIGInstance) bool { return i.MIGPlace == at }) {
-				o.Make = append(o.Make, at)
-			}
-		}
-		if len(o.Make) == 0 {
-			continue
-		}
-		m.client.Orders[topology.UUID(0)] = o.String()
-		rest := false
-		m.start(1 + random.Int64N(24))
-		for passes := 0; !rest || passes < 3; passes++ {
-			if passes > 60 {
-				t.Fatalf("seed %d: the GPU is not at rest: %+v", seed, m.preparer.demands.of(topology.UUID(0)))
-			}
-			if m.killed.Load() {
-				outcomes["killed"]++
-				steps := int64(1 << 40)
-				if random.IntN(2) == 0 {
-					steps = 1 + random.Int64N(12)
-				}
-				m.start(steps)
-			}
-			open, rest = m.pass()
-			if random.IntN(4) == 0 && !m.killed.Load() {
-				hold(open) // tasks start on whatever takes work
-			}
-			now := m.numbers()
-			for uuid, number := range held {
-				if now[uuid] != number {
-					t.Fatalf("seed %d: instance %s is in use and was number %d, it is %d now", seed, uuid, number, now[uuid])
-				}
-			}
-		}
-		m.whole(fmt.Sprint("seed ", seed))
-		r := m.preparer.demands.of(topology.UUID(0))
-		switch {
-		case r.Refused != "":
-			outcomes["refused"]++
-		case len(r.Cuts) == 1:
-			outcomes["cut"]++
-		default:
-			t.Fatalf("seed %d: it came to %+v", seed, r)
-		}
-		m.backend.Close()
+	for seed := range draws(60) {
+		mortalHistory(t, seed, false, outcomes)
 	}
+	checkOutcomes(t, outcomes)
+}
+
+// The same is so where the plugin is a process of its own, and kill -9 ends it.
+func TestARecutSurvivesKillsOfItsProcess(t *testing.T) {
+	outcomes := map[string]int{}
+	for seed := range draws(12) {
+		mortalHistory(t, seed, true, outcomes)
+	}
+	checkOutcomes(t, outcomes)
+}
+
+func checkOutcomes(t *testing.T, outcomes map[string]int) {
+	t.Helper()
 	t.Log(outcomes)
-	if outcomes["cut"] == 0 || outcomes["refused"] == 0 || outcomes["killed"] == 0 {
+	if outcomes["cut"] == 0 || outcomes["killed"] == 0 {
 		t.Errorf("not all was tried: %v", outcomes)
 	}
+}
+
+// mortalHistory is one history of a GPU and an order, whose plugin is killed. With real it is a
+// process.
+func mortalHistory(t *testing.T, seed int, real bool, outcomes map[string]int) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(uint64(seed), 7))
+	model := []string{"H100", "A100-40GB", "A30", "B200"}[random.IntN(4)]
+	topology, err := sim.ParseTopology("test.hcl", []byte("machine \"m\" {}\ngpu { model = \""+model+"\" }"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mortal{t: t, dir: tmpfs.Dir(t), topology: topology, now: time.Unix(1_800_000_000, 0)}
+	m.client = plan.Client{Devices: map[string]string{}, Orders: map[string]string{}}
+	m.start(1 << 40)
+	if err := m.backend.Layout(topology.UUID(0), nil); err != nil {
+		t.Fatal(err)
+	}
+	profiles, _, err := m.backend.MIGPlaces(topology.UUID(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.backend.Recut(topology.UUID(0), nil, anyLayout(random, profiles, nil)); err != nil {
+		t.Fatal(err)
+	}
+	m.start(1 << 40)
+	m.pass()
+	// Some instances are in use: their UUIDs with NVML's number.
+	held := map[string]int{}
+	hold := func(open []string) {
+		all := m.numbers()
+		for _, uuid := range open {
+			if random.IntN(3) == 0 && m.client.Devices[uuid] == "" {
+				if all[uuid] == 0 {
+					t.Fatalf("seed %d: instance %s takes work and is not there", seed, uuid)
+				}
+				m.client.Devices[uuid], held[uuid] = "alloc", all[uuid]
+			}
+		}
+	}
+	open, _ := m.pass()
+	hold(open)
+	_, there, err := m.backend.MIGPlaces(topology.UUID(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An order that removes some free instances, and sometimes one in use.
+	o := gpu.MIGOrder{Version: 1, ID: fmt.Sprint("order-", seed)}
+	var stay []gpu.MIGPlace
+	for _, i := range there {
+		if held[i.UUID] == 0 || random.IntN(20) == 0 {
+			o.Remove = append(o.Remove, i.UUID)
+		} else {
+			stay = append(stay, i.MIGPlace)
+		}
+	}
+	for _, at := range anyLayout(random, profiles, stay) {
+		if !slices.ContainsFunc(there, func(i gpu.MIGInstance) bool { return i.MIGPlace == at }) {
+			o.Make = append(o.Make, at)
+		}
+	}
+	if len(o.Make) == 0 {
+		return
+	}
+	m.client.Orders[topology.UUID(0)] = o.String()
+	rest := false
+	if real {
+		m.plugin = &mortalProcess{model: model}
+		defer m.plugin.end()
+	}
+	m.start(1 + random.Int64N(24))
+	for passes := 0; !rest || passes < 3; passes++ {
+		if passes > 60 {
+			t.Fatalf("seed %d: the GPU is not at rest: %+v", seed, m.record())
+		}
+		if m.killed.Load() {
+			outcomes["killed"]++
+			steps := int64(1 << 40)
+			if random.IntN(2) == 0 {
+				steps = 1 + random.Int64N(12)
+			}
+			m.start(steps)
+		}
+		open, rest = m.pass()
+		if random.IntN(4) == 0 && !m.killed.Load() {
+			hold(open) // tasks start on whatever takes work
+		}
+		now := m.numbers()
+		for uuid, number := range held {
+			if now[uuid] != number {
+				t.Fatalf("seed %d: instance %s is in use and was number %d, it is %d now", seed, uuid, number, now[uuid])
+			}
+		}
+	}
+	m.whole(fmt.Sprint("seed ", seed))
+	r := m.record()
+	switch {
+	case r.Refused != "":
+		outcomes["refused"]++
+	case len(r.Cuts) == 1:
+		outcomes["cut"]++
+	default:
+		t.Fatalf("seed %d: it came to %+v", seed, r)
+	}
+	m.backend.Close()
 }
 
 // Nomad hears of a cordon before a GPU is cut, also where the order before was taken back while
