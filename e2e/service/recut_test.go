@@ -20,7 +20,7 @@ import (
 
 // recutNode has one H100 that is cut into seven, whose layout follows demand.
 func recutNode(rule string) cluster.NodeOptions {
-	return cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "recut.hcl"), GPUs: "gpu {\n mode = \"mig\"\n layout = \"demand\"\n" + rule + "\n}"}
+	return cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "recut.hcl"), GPUs: "health {\n interval = \"1s\"\n}\ngpu {\n mode = \"mig\"\n layout = \"demand\"\n" + rule + "\n}"}
 }
 
 // instances asks for MIG instances by a device block.
@@ -95,8 +95,10 @@ func TestGPUsAreCutForWhatWaits(t *testing.T) {
 	if err := submit(ctx, c.API, job{id: "plain", devices: instances("3g.40gb")}); err != nil {
 		t.Fatal(err)
 	}
-	admitted(ctx, t, r, job{id: "placed", meta: map[string]string{"gpu": "16G,0.2", "gpu_sharing": "mig"}})
-	for _, id := range []string{"plain", "placed"} {
+	if code, out := nomad(ctx, t, r.URL, "job", "run", "-detach", filepath.Join(root, "examples", "service", "instance.nomad.hcl")); code != 0 {
+		t.Fatalf("exit %d:\n%s", code, out)
+	}
+	for _, id := range []string{"plain", "instance"} {
 		before[id] = hold(id)
 		step(id + " runs")
 	}
@@ -117,7 +119,7 @@ func TestGPUsAreCutForWhatWaits(t *testing.T) {
 	for id, h := range before {
 		d := told[h.node]
 		at := slices.IndexFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.UUID == strings.TrimPrefix(h.devices[0], "nvidia/mig/") })
-		if want := map[string]string{"plain": "3g.40gb", "placed": "2g.20gb"}[id]; at < 0 || want != "" && d.Instances[at].Profile != want {
+		if want := map[string]string{"plain": "3g.40gb", "instance": "2g.20gb"}[id]; at < 0 || want != "" && d.Instances[at].Profile != want {
 			t.Errorf("job %s has %v, and its GPU %+v", id, h.devices, d.Instances)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -18,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // demandNode has a GPU of two instances whose layout follows demand; edit changes what is told
@@ -51,6 +53,17 @@ func migAsk(id, profile string) admit.Ask {
 	a := servicetest.Ask(id, "1", 1)
 	a.Tasks = []admit.TaskAsk{{Task: "t", Devices: []admit.DeviceAsk{{Name: "nvidia/mig/" + profile, Count: 1}}}}
 	return a
+}
+
+// People see how such a GPU is cut, and when it was.
+func TestLayoutsAreShown(t *testing.T) {
+	n := demandNode(func(d *gpu.MIGDemand, _ *api.Node) {
+		d.Cuts, d.Doing, d.Why = []int64{1_800_000_000}, "order", "it waited"
+	})
+	want := view.MIGLayout{GPU: "GPU-1", Instances: []string{"1g.10gb@0", "1g.10gb@1"}, Cuts: []time.Time{time.Unix(1_800_000_000, 0).UTC()}, Cutting: true, Refused: "it waited"}
+	if diff := cmp.Diff([]view.MIGLayout{want}, n.View.MIGLayouts); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // What demand could make is no reason to refuse a job; what the operator does not allow is.

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // MIGDemand is a GPU whose layout follows demand, and the order that its node has for it: the
@@ -43,6 +45,21 @@ func migDemands(n *api.Node) (all []MIGDemand) {
 		}
 	}
 	slices.SortFunc(all, func(a, b MIGDemand) int { return strings.Compare(a.GPU, b.GPU) })
+	return all
+}
+
+// migLayouts are such GPUs for people.
+func migLayouts(demands []MIGDemand) (all []view.MIGLayout) {
+	for _, d := range demands {
+		one := view.MIGLayout{GPU: d.GPU, Instances: make([]string, len(d.Instances)), Cutting: d.Doing != "", Refused: d.Why}
+		for i, instance := range d.Instances {
+			one.Instances[i] = instance.String()
+		}
+		for _, at := range d.Cuts {
+			one.Cuts = append(one.Cuts, time.Unix(at, 0).UTC())
+		}
+		all = append(all, one)
+	}
 	return all
 }
 

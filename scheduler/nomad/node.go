@@ -64,6 +64,7 @@ func NewNode(n *api.Node, h Hardware) *Node {
 	}
 	out.capacity(n)
 	out.MIG = migDemands(n)
+	out.View.MIGLayouts = migLayouts(out.MIG)
 	if n.NodeResources != nil {
 		for _, d := range h.devices(n.NodeResources.Devices) {
 			out.Plan.GPUs = append(out.Plan.GPUs, d.plan)

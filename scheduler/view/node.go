@@ -26,6 +26,20 @@ type Node struct {
 	MemoryUsedMiB int64 `json:"memory_used_mib"`
 
 	GPUs []GPU `json:"gpus"` // by group, then ID
+	// MIGLayouts are the layouts of GPUs that follow demand.
+	MIGLayouts []MIGLayout `json:"mig_layouts,omitempty"`
+}
+
+// MIGLayout is how a GPU whose layout follows demand is cut.
+type MIGLayout struct {
+	GPU string `json:"gpu"`
+	// Instances are profiles and the memory slices at which they begin, "3g.40gb@4".
+	Instances []string `json:"instances"`
+	// Cuts are its re-cuts within a day, the latest last.
+	Cuts []time.Time `json:"cuts,omitempty"`
+	// Cutting is true while it is being cut, and Refused why the last order was not carried out.
+	Cutting bool   `json:"cutting,omitempty"`
+	Refused string `json:"refused,omitempty"`
 }
 
 // Ready reports whether Nomad would start new work here.

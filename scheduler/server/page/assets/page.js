@@ -185,6 +185,15 @@ function inOrder(list) { // each MIG instance after its parent
   return list.filter((g) => !g.parent_uuid || !known.has(g.parent_uuid)).flatMap((g) => [g, ...(children.get(g.uuid) || [])]);
 }
 
+function layoutNote(m, now) { // a GPU whose layout follows demand
+  const cuts = m.cuts || [];
+  const p = el("p.inside.note", `Layout of ${m.gpu.slice(0, 12)}: ${m.instances.join(", ") || "none"}`);
+  if (m.cutting) p.append("; being cut again");
+  if (cuts.length) p.append(`; cut ${plural(cuts.length, "time")} within a day, last `, when(cuts[cuts.length - 1], now));
+  if (m.refused) p.append("; last order refused: " + m.refused);
+  return p;
+}
+
 function nodeCard(n, now, few, holds) {
   const trouble = nodeTrouble(n);
   const card = attrs(el("article.node" + (n.status === "ready" ? "" : ".down")), { "aria-labelledby": "node-" + n.id });
@@ -196,6 +205,7 @@ function nodeCard(n, now, few, holds) {
   const list = el("ul.gpus");
   const uuids = new Set(n.gpus.map((g) => g.uuid));
   for (const g of inOrder(n.gpus)) list.append(gpuItem(g, now, few, holds.get(g.uuid) || [], uuids.has(g.parent_uuid)));
+  for (const m of few ? n.mig_layouts || [] : []) list.append(el("li.gpu", layoutNote(m, now)));
   if (!n.gpus.length) list.append(el("li.gpu", el("p.inside.note", "No GPUs.")));
   card.append(head);
   if (!few && n.gpus.length) card.append(attrs(el("p.columns", el("span", "compute"), el("span", "memory")), { "aria-hidden": "true" }));
