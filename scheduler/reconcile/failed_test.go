@@ -70,50 +70,6 @@ func (m *model) replaced(j *modelJob, by *modelAlloc) {
 	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 }
 
-// What failed and is started again after a while is paid for meanwhile: who lets its work fail
-// does not get its quota twice.
-func TestWhatIsStartedAgainKeepsItsQuota(t *testing.T) {
-	for name, row := range map[string]struct {
-		meanwhile func(h *modelRun)
-		runs      string
-		later     string // when the time has come at which it is started again
-	}{
-		"another of its queue waits":    {runs: "a/keeps", later: "a/fails a/keeps"},
-		"its job is stopped":            {meanwhile: func(h *modelRun) { h.stop(h.jobs["a/fails"]) }, runs: "a/keeps a/waits", later: "a/keeps a/waits"},
-		"its job is scaled down":        {meanwhile: func(h *modelRun) { h.register(service("fails", "8G", 0, 0, 0)) }, runs: "a/keeps a/waits", later: "a/keeps a/waits"},
-		"the other has higher priority": {meanwhile: func(h *modelRun) { h.submit(h.t.Context(), prior("waits", "8G")) }, runs: "a/keeps", later: "a/keeps a/waits"},
-		"another replica leads":         {meanwhile: func(h *modelRun) { h.lead(h.t.Context()) }, runs: "a/keeps", later: "a/fails a/keeps"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newRun(t, 3, 2, modelConfig)
-				h.submit(t.Context(), service("keeps", "8G", 3, 0, 0))
-				h.submit(t.Context(), service("fails", "8G", 1, 0, 0))
-				h.seconds(5)
-				h.crash(h.allocs[slices.IndexFunc(h.allocs, func(a *modelAlloc) bool { return a.stub.JobID == "fails" })])
-				h.submit(t.Context(), service("waits", "8G", 1, 0, 0))
-				h.seconds(2)
-				if row.meanwhile != nil {
-					row.meanwhile(h)
-				}
-				h.seconds(restartDelay - 10)
-				if got := h.running(); got != row.runs {
-					t.Errorf("while it waits to be started again, there run %s; want %s", got, row.runs)
-				}
-				h.seconds(30)
-				if got := h.running(); got != row.later || h.longest > 0 {
-					t.Errorf("at the end there run %s; want %s; the queue was above its bound for %d s\n%s", got, row.later, h.longest, strings.Join(h.log, "\n"))
-				}
-			})
-		})
-	}
-}
-
-// prior is service with a higher priority.
-func prior(id, ask string) []byte {
-	return []byte(strings.Replace(string(service(id, ask, 1, 0, 0)), `"Priority": 50`, `"Priority": 80`, 1))
-}
-
 // Whatever is submitted, stopped, changed and forgotten meanwhile: allocs that fail and are started
 // again later put no queue above its bound.
 func TestFailedWorkInRandomHistories(t *testing.T) {

@@ -42,72 +42,6 @@ func (h *modelRun) shown() (c *view.Cluster) {
 	return c
 }
 
-// TestAGroupFallsBackOnce: not before its time, also where the leader changes meanwhile; it
-// then costs its queue nothing, stays where it is when a GPU comes free and the leader changes
-// again, and is tried anew when it is submitted again.
-func TestAGroupFallsBackOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := fallbackRun(t, 1)
-		ctx := t.Context()
-		h.submit(ctx, patientJob("first", "1", 1, ""))
-		h.seconds(2)
-		h.submit(ctx, patientJob("waits", "8G", 2, ""))
-		h.seconds(40)
-		h.lead(ctx)
-		h.seconds(15)
-		if c := h.shown(); len(c.Pending) != 1 || len(c.OnCPU) != 0 {
-			t.Fatalf("after 55 seconds %+v wait and %+v are on the CPU", c.Pending, c.OnCPU)
-		}
-		h.seconds(15)
-		c := h.shown()
-		if len(c.Pending) != 0 || len(c.OnCPU) != 1 || c.OnCPU[0].Ask != "8G" || h.running() != "a/first a/waits" || h.used("a") != 16 || c.Queues[0].UsedMilli != 1000 {
-			t.Fatalf("after its time: %+v wait, %+v are on the CPU, %s run, %d slices are held, the queue uses %d", c.Pending, c.OnCPU, h.running(), h.used("a"), c.Queues[0].UsedMilli)
-		}
-		if d := c.Decisions[0]; d.JobID != "waits" || d.Outcome != view.OnCPU || c.Events[0].Kind != "fallback" {
-			t.Errorf("it is told of as %+v and %+v", d, c.Events[0])
-		}
-		started := h.started
-		h.stop(h.jobs["a/first"])
-		h.seconds(120)
-		h.lead(ctx)
-		h.seconds(120)
-		if c := h.shown(); h.started != started || len(c.OnCPU) != 1 {
-			t.Errorf("a GPU came free: %d allocs were started, %+v are on the CPU", h.started-started, c.OnCPU)
-		}
-		h.submit(ctx, patientJob("waits", "8G", 2, ""))
-		h.seconds(30)
-		if c := h.shown(); len(c.OnCPU) != 0 || h.used("a") != 16 {
-			t.Errorf("submitted again: %+v are on the CPU, %d slices are held", c.OnCPU, h.used("a"))
-		}
-	})
-}
-
-// TestNothingFallsBackInPart: neither a group of which something runs, nor a part of a gang.
-func TestNothingFallsBackInPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := fallbackRun(t, 1)
-		ctx := t.Context()
-		h.submit(ctx, patientJob("part", "12G", 2, ""))
-		h.seconds(200)
-		if c := h.shown(); len(c.OnCPU) != 0 || h.used("a") != 12 {
-			t.Errorf("of a group that runs in part %+v fell back", c.OnCPU)
-		}
-		gang := patientJob("gang", "4G", 2, `,"gpu_gang":"true"`)
-		h.submit(ctx, gang)
-		h.seconds(90)
-		c := h.shown()
-		allocs := 0
-		for _, a := range h.allocs {
-			if a.stub.JobID == "gang" {
-				allocs++
-			}
-		}
-		if len(c.OnCPU) != 1 || allocs != 2 || h.used("a") != 12 {
-			t.Errorf("of a gang of 2 %d run, %+v are on the CPU, %d slices are held", allocs, c.OnCPU, h.used("a"))
-		}
-	})
-}
-
 // TestAFallbackThatWasRecordedOnly: the leader dies before Nomad hears of it, or Nomad refuses
 // it. The next one finds the job waiting, and it falls back all the same.
 func TestAFallbackThatWasRecordedOnly(t *testing.T) {
@@ -191,39 +125,4 @@ func TestAGangDoesNotRunInTwoVersions(t *testing.T) {
 			t.Errorf("in the end %d run with GPUs and %d without\n%s", gpus, cpus, strings.Join(h.log, "\n"))
 		}
 	})
-}
-
-// A job that could never be paid for, came around the service, is held by it and has no record falls
-// back under the next leader (random history 2718); one that waits with a record could have what it
-// asks for, and is recorded again first.
-func TestALostRecordDoesNotKeepAJobFromTheCPU(t *testing.T) {
-	for name, row := range map[string]struct {
-		count int
-		onCPU bool // long before its time under the next leader
-	}{
-		"it could never be paid for": {3, true},
-		"it has room by now":         {2, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newRun(t, 3, 2, modelConfig)
-				ctx := t.Context()
-				h.submit(ctx, service("keeps", "8G", 1, 0, 0))
-				h.seconds(5)
-				direct := strings.Replace(string(patientJob("direct", "1", row.count, "")), `"Resources":{`, `"Resources":{"Devices":[{"Name":"nvidia/slice","Count":16}],`, 1)
-				h.register(json.RawMessage(strings.Replace(direct, `"gpu":"1",`, "", 1)))
-				h.seconds(20)
-				if hold := h.jobs["a/direct"].blocked; len(hold) == 0 {
-					t.Fatal("it is not held")
-				}
-				clear(h.store.Items)
-				h.stop(h.jobs["a/keeps"])
-				h.lead(ctx)
-				h.seconds(120)
-				if c := h.shown(); (len(c.OnCPU) == 1) != row.onCPU || h.running() != "a/direct" {
-					t.Errorf("%+v are on the CPU, %s run\n%s", c.OnCPU, h.running(), strings.Join(h.log, "\n"))
-				}
-			})
-		})
-	}
 }

@@ -210,8 +210,12 @@ func jobFrom(name string, words []string) (json.RawMessage, error) {
 			group["Count"] = n
 		case key == "type":
 			job["Type"], err = value, nil
+		case key == "pool":
+			job["NodePool"], err = value, nil
 		case key == "v":
 			task["Env"], err = map[string]string{"V": value}, nil
+		case key == "canary":
+			group["Update"], err = map[string]any{"Canary": n, "MaxParallel": 1}, nil
 		case key == "on":
 			group["Constraints"], err = []any{map[string]string{"LTarget": "${node.unique.name}", "Operand": "=", "RTarget": value}}, nil
 		case key == "group":
@@ -307,10 +311,10 @@ func (s *scripted) named(name string) (*api.Node, error) {
 	return nil, fmt.Errorf("no node %s", name)
 }
 
-// live counts the allocs of a job that do not stop, of a group or all.
+// live counts the allocs of a job that do not stop and are no canaries, of a group or all.
 func (s *scripted) live(j *modelJob, group string) (n int) {
 	for _, a := range s.allocs {
-		if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 && (group == "" || a.stub.TaskGroup == group) {
+		if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 && !a.canary() && (group == "" || a.stub.TaskGroup == group) {
 			n++
 		}
 	}
@@ -383,15 +387,34 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 		"stop":     command("JOB", "stop a job", s.each(func(_ string, j *modelJob, _ []string) error { s.stop(j); return nil })),
 		"purge":    command("JOB", "purge a job", s.each(func(_ string, j *modelJob, _ []string) error { s.purge(j); return nil })),
 		"complete": command("JOB", "have all of a batch job end by itself", s.each(s.completes)),
-		"kill": command("JOB", "kill the oldest alloc of a job: Nomad starts another", s.each(func(name string, j *modelJob, _ []string) error {
-			for _, a := range s.allocs {
-				if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 {
-					s.kill(a)
-					return nil
+		"kill":     command("JOB", "kill the oldest alloc of a job: Nomad starts another", s.each(s.oldest(func(a *modelAlloc) { s.kill(a) }))),
+		"crash":    command("JOB", "have the oldest alloc of a job fail: Nomad starts another after a while", s.each(s.oldest(func(a *modelAlloc) { s.crash(a) }))),
+		"end-one":  command("JOB", "have the oldest alloc of a batch job complete", s.each(s.oldest(func(a *modelAlloc) { s.complete(a) }))),
+		"lose": command("JOB", "kill the oldest alloc of a job, whose node takes no new work", s.each(s.oldest(func(a *modelAlloc) {
+			s.setEligibility(s.node(a.stub.NodeID), "ineligible")
+			s.kill(a)
+		}))),
+		"end-on": command("NODE", "have the allocs of batch jobs on a node complete", func(args []string) error {
+			for _, a := range slices.Clone(s.allocs) {
+				if a.stub.NodeName == args[0] && *s.jobs[a.stub.Namespace+"/"+a.stub.JobID].job.Type == "batch" {
+					s.complete(a)
 				}
 			}
-			return fmt.Errorf("nothing of %s runs", name)
-		})),
+			return nil
+		}),
+		"promote": command("JOB", "promote the canaries of a job", s.each(func(_ string, j *modelJob, _ []string) error { s.promote(j); return nil })),
+		"scale": printing("JOB GROUP COUNT", "scale a group through the service, and print whether it has to wait", func(args []string) (string, error) {
+			j, err := s.jobOf(args[0])
+			if err != nil {
+				return "", err
+			}
+			if s.scaleGroup(s.t, j.key, args[1], atoi(s.t, args[2])) {
+				return "held\n", nil
+			}
+			return "let go\n", nil
+		}),
+		"forget":   command("", "lose all that the service has stored", func([]string) error { clear(s.store.Items); return nil }),
+		"join":     command("POOL MODEL", "add a node with two GPUs of a model to a pool", func(args []string) error { s.join(args[0], args[1]); return nil }),
 		"rescale":  command("JOB COUNT", "scale a job around the service", s.each(func(_ string, j *modelJob, more []string) error { s.scale(j, atoi(s.t, more[0])); return nil })),
 		"dispatch": command("PARENT CHILD [PRIORITY]", "dispatch a child around the service", s.each(s.dispatches)),
 		"launch":   command("PARENT CHILD", "have a periodic job start a child", s.each(func(_ string, j *modelJob, more []string) error { s.launch(j.key, more[0]); return nil })),
@@ -423,7 +446,12 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 		"driver": command("NODE healthy|unhealthy", "give a node a docker driver", s.changes(func(n *api.Node, more []string) {
 			n.Drivers = map[string]*api.DriverInfo{"docker": {Detected: true, Healthy: more[0] == "healthy"}}
 		})),
-		"lead":     command("", "have another replica lead, which knows what is stored", func([]string) error { s.lead(s.t.Context()); return nil }),
+		"lead": command("[no]", "have another replica lead, which knows what is stored", func(args []string) error {
+			if len(args) == 0 || args[0] != "no" {
+				s.lead(s.t.Context())
+			}
+			return nil
+		}),
 		"after":    command("SECONDS", "let time go by", func(args []string) error { s.pause(atoi(s.t, args[0])); return nil }),
 		"bound":    command("NAMESPACE SLICES", "from now on a namespace must never hold more", func(args []string) error { s.bounds[args[0]] = atoi(s.t, args[1]); return nil }),
 		"mark":     command("", "count what is started from now on", func([]string) error { s.started = s.modelRun.started; return nil }),
@@ -442,6 +470,23 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 			}
 			return compared("allocs of "+name, s.live(j, group), count)
 		})),
+		"canaries": command("JOB COUNT", "so many canaries of a job run", s.each(func(name string, j *modelJob, more []string) error {
+			_, canaries := s.runsOf(j.key.ID)
+			return compared("canaries of "+name, canaries, more[0])
+		})),
+		"devices": command("JOB COUNT", "a job asks for so many kinds of devices", s.each(func(name string, j *modelJob, more []string) error {
+			return compared("devices of "+name, len(j.job.TaskGroups[0].Tasks[0].Resources.Devices), more[0])
+		})),
+		"on-cpu": command("[JOB...]", "people are told that these jobs run without GPUs", func(args []string) error {
+			var list []string
+			for _, one := range s.shown().OnCPU {
+				list = append(list, one.Namespace+"/"+one.JobID)
+			}
+			if slices.Sort(list); !slices.Equal(list, slices.Sorted(slices.Values(args))) {
+				return fmt.Errorf("on the CPU: %s", list)
+			}
+			return nil
+		}),
 		"slices":  command("NAMESPACE NUMBER", "a namespace holds so many slices", func(args []string) error { return compared("slices of "+args[0], s.used(args[0]), args[1]) }),
 		"started": command("NUMBER", "so many allocs were started since the mark", func(args []string) error { return compared("started", s.modelRun.started-s.started, args[0]) }),
 		"registered": command("JOB NUMBER", "a job has so many versions", s.each(func(name string, j *modelJob, more []string) error {
@@ -505,6 +550,19 @@ func (s *scripted) changes(how func(n *api.Node, more []string)) func(args []str
 			s.show(s.believed)
 		}
 		return err
+	}
+}
+
+// oldest does something with the oldest alloc of a job that does not stop.
+func (s *scripted) oldest(do func(*modelAlloc)) func(name string, j *modelJob, _ []string) error {
+	return func(name string, j *modelJob, _ []string) error {
+		for _, a := range s.allocs {
+			if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 {
+				do(a)
+				return nil
+			}
+		}
+		return fmt.Errorf("nothing of %s runs", name)
 	}
 }
 
