@@ -86,10 +86,18 @@ func oddJobs(t *testing.T) map[string]string {
 	clock := job{id: "clock", namespace: "team", kind: "batch", meta: map[string]string{"gpu": "1G"}}.api()
 	spec, cron := "* * * * * * *", api.PeriodicSpecCron
 	clock.ParameterizedJob, clock.Periodic = &api.ParameterizedJobConfig{}, &api.PeriodicConfig{Spec: &spec, SpecType: &cron}
+	tokens, plain, payload := wants("host-file", "nvidia/slice", 1).api(), job{id: "host-file", namespace: "team"}.api(), wants("host-file", "nvidia/slice", 1).api()
+	for _, j := range []*api.Job{tokens, plain} {
+		j.TaskGroups[0].Tasks[0].Identities = []*api.WorkloadIdentity{{Name: "web", Audience: []string{"x"}, File: true, Filepath: "local/../../../x"}}
+	}
+	sticky := true
+	payload.TaskGroups[0].EphemeralDisk = &api.EphemeralDisk{Sticky: &sticky}
+	payload.ParameterizedJob, payload.TaskGroups[0].Tasks[0].DispatchPayload = &api.ParameterizedJobConfig{Payload: "required"}, &api.DispatchPayloadConfig{File: "x"}
 	twice := strings.Replace(registration(t, wants("twice", "nvidia/slice", 1).api(), ""), `"Devices":[`, `"devices":[],"Devices":[`, 1)
 	return map[string]string{
 		"keeps": keeps, "twice": twice, "compute": registration(t, compute, ""), "clock": registration(t, clock, ""),
 		"left out": registration(t, leftOut, ""), "mesh": registration(t, mesh, ""),
+		"tokens": registration(t, tokens, ""), "plain": registration(t, plain, ""), "payload": registration(t, payload, ""),
 	}
 }
 
@@ -138,6 +146,9 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 		"counts that are kept":                 {"/v1/jobs", odd["keeps"], alice, nil, 403, never},
 		"counts that are kept unseen":          {"/v1/jobs", odd["keeps"], only["register-job"], nil, 403, "read-job"},
 		"compute beside a device block":        {"/v1/jobs", odd["compute"], alice, nil, 403, never},
+		"a token in a file of the host":        {"/v1/jobs", odd["tokens"], alice, nil, 422, "identity: filepath"},
+		"a token there, without a GPU":         {"/v1/jobs", odd["plain"], alice, nil, 422, "identity: filepath"},
+		"a payload in a file of the host":      {"/v1/jobs", odd["payload"], alice, nil, 422, "dispatch_payload: file"},
 		"devices twice":                        {"/v1/jobs", odd["twice"], alice, nil, 400, "twice"},
 		"a job that stops, once more":          {"/v1/jobs", registration(t, slow(), ""), alice, nil, 200, "waits for quota"},
 	}
