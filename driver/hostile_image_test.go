@@ -64,7 +64,7 @@ var hostileImages = []hostileImage{
 	{name: "user above the kernel's", config: ispec.ImageConfig{User: "4294967296"}, says: `"4294967296"`},
 	{name: "user of three parts", config: ispec.ImageConfig{User: "a:b:c"}, says: `"a:b:c"`},
 	{name: "giant variable", config: ispec.ImageConfig{Env: []string{"PATH=/bin", "BIG=" + strings.Repeat("x", 1<<18)}}, says: `variable "BIG" has 262148 bytes`},
-	{name: "very many variables", config: ispec.ImageConfig{Env: manyVariables()}, says: "and 1048576 are allowed"},
+	{name: "very many variables", config: ispec.ImageConfig{Env: manyVariables()}, says: "and 524288 are allowed"},
 	{name: "variable with NUL", config: ispec.ImageConfig{Env: []string{"PATH=/bin", "A=b\x00c"}}, says: `variable "A" is not valid text`},
 	{name: "variable without a name", config: ispec.ImageConfig{Env: []string{"PATH=/bin", "=x"}}},
 	{name: "program that is not there", config: ispec.ImageConfig{Entrypoint: []string{"/no/such/program"}}, says: "/no/such/program"},

@@ -100,7 +100,7 @@ func TestGiantImageConfigs(t *testing.T) {
 			cfg := e.quietTask(config)
 			write(cfg.TaskDir().LocalDir)
 			_, _, err := e.driver.StartTask(cfg)
-			must.ErrorContains(t, err, "and 1048576 are allowed")
+			must.ErrorContains(t, err, "and 524288 are allowed")
 			must.False(t, structs.IsRecoverable(err))
 			must.Eq(t, nil, e.leftovers())
 		}

@@ -297,7 +297,7 @@ func TestWhatIsToldOfSizes(t *testing.T) {
 	must.ErrorContains(t, (&Runtime{config: Config{MaxImageBytes: 3 << 20}}).tooLarge(), "larger than the 3 MiB that")
 	left := &room{limit: 5 << 20}
 	must.ErrorContains(t, left.take(&left.files, 6<<20), "larger than the 5 MiB that")
-	must.ErrorContains(t, checkDescription(ispec.Descriptor{MediaType: "a/b"}, 1<<20+1), "a/b, has 1048577 bytes, and 1048576 are allowed")
+	must.ErrorContains(t, checkDescription(ispec.Descriptor{MediaType: "a/b"}, 512<<10+1), "a/b, has 524289 bytes, and 524288 are allowed")
 	must.NoError(t, checkDescription(ispec.Descriptor{}, 1<<20))
 }
 

@@ -23,8 +23,8 @@ import (
 
 const (
 	// maxDescription is how large a manifest, an index or a configuration may be. Those of
-	// real images have some kilobytes. In memory it takes up to twenty times that.
-	maxDescription = 1 << 20
+	// real images have some kilobytes. In memory it takes up to 43 times that.
+	maxDescription = 512 << 10
 	// maxLayers is how many layers an image may have: as many as Docker builds, and overlay
 	// mounts, at most.
 	maxLayers = 127

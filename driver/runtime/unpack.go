@@ -40,8 +40,13 @@ const (
 	// that are unpacked at the same time one may take more than manyNames.
 	maxNames  = 512 << 20
 	manyNames = 32 << 20
-	// rememberedFile is what a file takes of that beside its names.
-	rememberedFile = 128
+	// rememberedFile is what a file takes of that beside its names, rememberedDir what a directory
+	// takes more, whose header is kept to the end: with its attributes, and with extended ones in
+	// a second map.
+	rememberedFile       = 128
+	rememberedDir        = 320
+	rememberedAttributes = 368
+	rememberedAttribute  = 64
 	// maxWindow is how much of a stream zstd may need to look back at: what every decoder is
 	// to support, by RFC 8878, and as much as the programs that build images use.
 	maxWindow = 8 << 20
@@ -265,6 +270,15 @@ func (n *names) add(ctx context.Context, file *tar.Header) error {
 	n.bytes += rememberedFile + len(file.Name) + len(file.Linkname)
 	for key, value := range file.PAXRecords {
 		n.bytes += len(key) + len(value)
+	}
+	if file.Typeflag == tar.TypeDir {
+		n.bytes += rememberedDir + len(file.Name)
+		//lint:ignore SA1019 The reader fills it.
+		for _, attributes := range []map[string]string{file.PAXRecords, file.Xattrs} {
+			if len(attributes) > 0 {
+				n.bytes += rememberedAttributes + len(attributes)*rememberedAttribute
+			}
+		}
 	}
 	if n.bytes > maxNames {
 		return fmt.Errorf("%w: the names of a layer's files have more than %d MiB", ErrImageTooLarge, maxNames>>20)
