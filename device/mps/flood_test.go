@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
@@ -57,23 +60,8 @@ func flood(args []string) {
 func (b *bench) flooding(socket, how string) (stop func()) {
 	b.t.Helper()
 	cmd := exec.Command("/proc/self/exe", floodCommand, socket, how)
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-			continue
-		}
-		dir, err := os.MkdirTemp(root, "nomad-gpu-test-flood-of-the-gate-")
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		b.t.Cleanup(func() { _ = os.Remove(dir) })
-		group, err := os.Open(dir)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		defer group.Close()
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
-		break
-	}
+	group := b.unifiedGroup("nomad-gpu-test-flood-of-the-gate")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: group}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -85,6 +73,34 @@ func (b *bench) flooding(socket, how string) (stop func()) {
 	b.t.Cleanup(stop)
 	_, _ = out.Read(make([]byte, 16))
 	return stop
+}
+
+// unifiedGroup makes a control group of cgroup v2, and opens it. Kernels have that hierarchy also where
+// all controllers are in those of v1; the mount is the test's alone, and ends with it.
+func (b *bench) unifiedGroup(name string) int {
+	b.t.Helper()
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err == nil {
+		err = unix.FsconfigCreate(fs)
+	}
+	if err != nil {
+		b.t.Skip("this machine has no cgroup v2, or this is not root: ", err)
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err == nil {
+		name = fmt.Sprint(name, "-", os.Getpid(), "-", time.Now().UnixNano())
+		err = errors.Join(unix.Close(fs), unix.Mkdirat(root, name, 0o755))
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _, _ = unix.Unlinkat(root, name, unix.AT_REMOVEDIR), unix.Close(root) })
+	group, err := unix.Openat(root, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = unix.Close(group) })
+	return group
 }
 
 // introductions is how long each of a number of programs, one after the other, took to get
