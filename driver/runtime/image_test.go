@@ -298,7 +298,7 @@ func TestWhatIsToldOfSizes(t *testing.T) {
 	left := &room{limit: 5 << 20}
 	must.ErrorContains(t, left.take(&left.files, 6<<20), "larger than the 5 MiB that")
 	must.ErrorContains(t, checkDescription(ispec.Descriptor{MediaType: "a/b"}, 512<<10+1), "a/b, has 524289 bytes, and 524288 are allowed")
-	must.NoError(t, checkDescription(ispec.Descriptor{}, 1<<20))
+	must.NoError(t, checkDescription(ispec.Descriptor{}, 512<<10))
 }
 
 // TestAPullThatFailedChangesNoImage that was there, and leaves none.
