@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -58,41 +59,43 @@ func TestWhatRunsAlreadyIsNoStart(t *testing.T) {
 // The service counts tasks that come, start and end as a replay of them does, whether they are
 // allocations of one job, jobs, or dispatched; and the next leader goes on with that.
 func TestTheServiceLearnsAsAReplay(t *testing.T) {
-	s := servicetest.New(t, "", servicetest.Machine("a", 8))
-	replay := place.NewPlanner(place.NewSnapshot(), place.PolicyBalanced, place.DefaultWeights())
-	replay.ExpectEnds(1)
-	group := servicetest.Ask("many", "2G", 5)
-	s.Submit(t, group)
-	s.Register(group)
-	for i := range 5 {
-		s.Run(group, fmt.Sprint("many-", i), "a", i, 0, 2)
+	synctest.Test(t, func(t *testing.T) { // a dispatch is waited for
+		s := servicetest.New(t, "", servicetest.Machine("a", 8))
+		replay := place.NewPlanner(place.NewSnapshot(), place.PolicyBalanced, place.DefaultWeights())
+		replay.ExpectEnds(1)
+		group := servicetest.Ask("many", "2G", 5)
+		s.Submit(t, group)
+		s.Register(group)
+		for i := range 5 {
+			s.Run(group, fmt.Sprint("many-", i), "a", i, 0, 2)
+			replay.Started()
+		}
+		s.Tenant(t, "one", 50, "a", 5, 0, 1)
 		replay.Started()
-	}
-	s.Tenant(t, "one", 50, "a", 5, 0, 1)
-	replay.Started()
-	parent := servicetest.Ask("parent", "1G", 1)
-	parent.Later = true
-	s.Submit(t, parent)
-	for i := range 3 {
-		s.Dispatched("default", fmt.Sprint("child-", i), []admit.Ask{parent})
-	}
-	s.End("alloc-one")
-	replay.Ended()
-	if got := arrived(s); got != 5+1+3 {
-		t.Errorf("%d tasks have arrived, want 9", got)
-	}
-	if got, want := turnover(s), replay.Turnover(); math.Abs(got-want) > 1e-9 {
-		t.Errorf("the turnover is %v, a replay's %v", got, want)
-	}
+		parent := servicetest.Ask("parent", "1G", 1)
+		parent.Later = true
+		s.Submit(t, parent)
+		for i := range 3 {
+			s.Dispatched("default", fmt.Sprint("child-", i), []admit.Ask{parent})
+		}
+		s.End("alloc-one")
+		replay.Ended()
+		if got := arrived(s); got != 5+1+3 {
+			t.Errorf("%d tasks have arrived, want 9", got)
+		}
+		if got, want := turnover(s), replay.Turnover(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("the turnover is %v, a replay's %v", got, want)
+		}
 
-	if err := s.Save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next := servicetest.After(t, s, time.Second, "", servicetest.Machine("a", 8))
-	if err := next.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if arrived(next) != arrived(s) || turnover(next) != turnover(s) {
-		t.Errorf("the next leader knows of %d tasks and a turnover of %v, the last one of %d and %v", arrived(next), turnover(next), arrived(s), turnover(s))
-	}
+		if err := s.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := servicetest.After(t, s, time.Second, "", servicetest.Machine("a", 8))
+		if err := next.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if arrived(next) != arrived(s) || turnover(next) != turnover(s) {
+			t.Errorf("the next leader knows of %d tasks and a turnover of %v, the last one of %d and %v", arrived(next), turnover(next), arrived(s), turnover(s))
+		}
+	})
 }

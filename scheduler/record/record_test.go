@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,17 +23,22 @@ import (
 
 var key = nomad.JobKey{Namespace: "default", ID: "job"}
 
+// randomText is large, and does not shrink when it is packed.
+var randomText = sync.OnceValue(func() string {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var text strings.Builder
+	for range large {
+		text.WriteByte(byte('!' + rng.IntN(90)))
+	}
+	return text.String()
+})
+
 // written is a record with a group whose explanation is so many random letters, in a
 // store.
 func written(t *testing.T, s record.Store, letters int) *record.Record {
 	t.Helper()
 	r := record.New(key)
-	rng := rand.New(rand.NewPCG(1, 2))
-	var text strings.Builder
-	for range letters {
-		text.WriteByte(byte('!' + rng.IntN(90)))
-	}
-	r.Groups["g"] = record.Group{Key: "k", Decision: admit.Decision{Group: "g", Explanation: []string{text.String()}}, Cost: place.Charge{Milli: 5}}
+	r.Groups["g"] = record.Group{Key: "k", Decision: admit.Decision{Group: "g", Explanation: []string{randomText()[:letters]}}, Cost: place.Charge{Milli: 5}}
 	if err := r.Write(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +47,7 @@ func written(t *testing.T, s record.Store, letters int) *record.Record {
 
 const (
 	small = 10
-	large = 200 << 10 // several Variables
+	large = 120 << 10 // several Variables
 )
 
 // Whatever call to Nomad fails: it is told, and nothing that was there is lost.
