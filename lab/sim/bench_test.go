@@ -46,6 +46,29 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
+// BenchmarkTrace compares the speed of BALANCED and of FGD on the published arrivals, by turns in
+// one process, where a busy machine slows both.
+func BenchmarkTrace(b *testing.B) {
+	for _, trace := range []string{"default-42", "gpushare40-42", "multigpu20-42"} {
+		b.Run(trace, func(b *testing.B) {
+			w := openb(b, trace)
+			var spent [2]float64
+			for range b.N {
+				ours, err := NewPlanned(w.Nodes, w.History, place.PolicyBalanced, place.DefaultWeights())
+				if err != nil {
+					b.Fatal(err)
+				}
+				for i, p := range []Placer{ours, NewFGD(w.Nodes, w.History)} {
+					spent[i] += 1 / timed(&w, p).Speed.PerSecond
+				}
+			}
+			b.ReportMetric(spent[0]*1e6/float64(b.N), "µs/placement")
+			b.ReportMetric(spent[1]/spent[0], "of-FGD")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 // timed replays on one thread, so that its CPU time is the replay's.
 func timed(w *Workload, p Placer) Result {
 	runtime.LockOSThread()

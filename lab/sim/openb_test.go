@@ -25,7 +25,7 @@ import (
 var seeds = flag.Int("sim.seeds", 1, "how often TestAllVariants draws each variant")
 
 // openbDir is where the traces are.
-func openbDir(t *testing.T) string {
+func openbDir(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("OPENB_TRACES")
 	if dir == "" {
@@ -35,7 +35,7 @@ func openbDir(t *testing.T) string {
 }
 
 // openbFile reads a file of the traces.
-func openbFile[T any](t *testing.T, name string, read func(io.Reader) (T, error)) T {
+func openbFile[T any](t testing.TB, name string, read func(io.Reader) (T, error)) T {
 	t.Helper()
 	f, err := os.Open(filepath.Join(openbDir(t), name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,18 +52,18 @@ func openbFile[T any](t *testing.T, name string, read func(io.Reader) (T, error)
 	return out
 }
 
-func openbNodes(t *testing.T) []Node {
+func openbNodes(t testing.TB) []Node {
 	t.Helper()
 	return openbFile(t, "openb_node_list_gpu_node.csv", ReadNodes)
 }
 
-func openbList(t *testing.T, variant string) []Task {
+func openbList(t testing.TB, variant string) []Task {
 	t.Helper()
 	return openbFile(t, "openb_pod_list_"+variant+".csv", ReadTasks)
 }
 
 // openb loads a sequence of arrivals such as "default-42".
-func openb(t *testing.T, trace string) Workload {
+func openb(t testing.TB, trace string) Workload {
 	t.Helper()
 	nodes := openbNodes(t)
 	variant, _, _ := strings.Cut(trace, "-")

@@ -98,9 +98,9 @@ func (sh *Shape) parts(s *Supply) (compute, memory int32, ok bool) {
 
 // pair is a task that may come to pools of one kind of GPU where both dimensions count.
 type pair struct {
-	streams [][]pairTask
-	minCPU  int32
-	least   Part // that a GPU task needs, of each
+	drawn[pairTask]
+	minCPU int32
+	least  Part // that a GPU task needs, of each
 }
 
 // pairTask is a task on one GPU, or without compute and memory a CPU-only one.
@@ -118,7 +118,7 @@ type pairFree struct {
 
 // fill places a stream as [future.fill] does. The GPUs are in the order of what of them
 // counts, so that the first which a task fits is the tightest.
-func (f *pair) fill(stream []pairTask, cpu int32, free []pairFree, misses int) (lost int64) {
+func (f *pair) fill(stream []pairTask, cpu int32, free []pairFree, misses int) (lost int64, left int) {
 	for missed := 0; missed < misses && len(stream) > 1 && cpu >= f.minCPU && len(free) > 0; stream = stream[2:] {
 		t, other := &stream[0], &stream[1]
 		at, to := t.tightest(cpu, free), other.tightest(cpu, free)
@@ -134,22 +134,22 @@ func (f *pair) fill(stream []pairTask, cpu int32, free []pairFree, misses int) (
 		if t.part == 0 {
 			continue
 		}
-		left := pairFree{free[at].part - t.part, free[at].weighs - t.weighs}
-		if !f.useful(left.part) {
-			lost += int64(left.weighs)
+		rest := pairFree{free[at].part - t.part, free[at].weighs - t.weighs}
+		if !f.useful(rest.part) {
+			lost += int64(rest.weighs)
 			copy(free[at:], free[at+1:])
 			free = free[:len(free)-1]
 			continue
 		}
-		for ; at > 0 && free[at-1].weighs > left.weighs; at-- {
+		for ; at > 0 && free[at-1].weighs > rest.weighs; at-- {
 			free[at] = free[at-1]
 		}
-		free[at] = left
+		free[at] = rest
 	}
 	for i := range free {
 		lost += int64(free[i].weighs)
 	}
-	return lost
+	return lost, len(stream)
 }
 
 // useful reports that a task may use what a GPU has left.
@@ -185,8 +185,8 @@ func (b *both) pairOf(sh *Shape, id int32, t futureTask) pairTask {
 	return pairTask{t.cpu(), part, b.weigh(part)}
 }
 
-func newPair(tasks []pairTask, drawn [][]pairTask) pair {
-	f := pair{streams: drawn, minCPU: math.MaxInt32}
+func newPair(tasks []pairTask, d drawn[pairTask]) pair {
+	f := pair{drawn: d, minCPU: math.MaxInt32}
 	compute, memory := int32(gpuMilli), int32(gpuMilli)
 	for _, t := range tasks {
 		if t.part > 0 {
@@ -208,7 +208,7 @@ func (ws *Waste) EstimateParts(key StateKey, kind int32, cpu int64, parts []Part
 	if len(f.pair.streams) == 0 {
 		return 0
 	}
-	var lost, sum int64
+	var lost int64
 	var free, buf [MaxGPUs]pairFree
 	n := 0
 	for _, p := range parts {
@@ -222,10 +222,10 @@ func (ws *Waste) EstimateParts(key StateKey, kind int32, cpu int64, parts []Part
 	}
 	slices.SortFunc(free[:n], func(a, b pairFree) int { return cmp.Or(cmp.Compare(a.weighs, b.weighs), cmp.Compare(a.part, b.part)) })
 	cpu = cpu / f.cpuStep * f.cpuStep
-	for _, stream := range f.pair.streams {
+	sum := f.pair.play(2, func(stream []pairTask) (int64, int) {
 		copy(buf[:n], free[:n])
-		sum += f.pair.fill(stream, int32(cpu), buf[:n], ws.Misses)
-	}
+		return f.pair.fill(stream, int32(cpu), buf[:n], ws.Misses)
+	})
 	idle := int32((lost + sum/int64(len(f.pair.streams))) / bothWhole)
 	ws.known.put(key, idle)
 	return idle

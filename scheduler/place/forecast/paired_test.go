@@ -102,7 +102,7 @@ func TestFuturesOfTwoDimensions(t *testing.T) {
 		"order is kept after a change":  {[]pairTask{task(1, 400, 400), never, task(1, 100, 100), never}, 10, []pairFree{gpu(450, 450), gpu(500, 500)}, 3, 900},
 	} {
 		f := &pair{minCPU: 1, least: NewPart(20, 20)}
-		if got := f.fill(c.stream, c.cpu, c.free, c.misses); got != c.want*bothWhole {
+		if got, _ := f.fill(c.stream, c.cpu, c.free, c.misses); got != c.want*bothWhole {
 			t.Errorf("%s: %d milli stay idle, want %d", name, got/bothWhole, c.want)
 		}
 	}

@@ -132,10 +132,10 @@ const placePriceGrain = 5
 
 // there is how many tasks of each class there is room for now.
 func (pl *Places) there(s *Supply) (tasks [maxPlaceClasses]int64) {
-	for b := range s.Pools {
+	for b, alike := range s.Pools {
 		for i := range pl.classes {
 			if c := &pl.classes[i]; c.kinds[b.Kind] {
-				tasks[i] += c.there(&b)
+				tasks[i] += c.there(&b) * int64(alike)
 			}
 		}
 	}

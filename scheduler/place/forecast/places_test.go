@@ -13,13 +13,7 @@ import (
 func eight(nodes int) (*Supply, *Demand, Pool) {
 	empty := Pool{GPUs: 8, Idle: 8, CPU: 80_000, Memory: 800 << 10, NodeCPU: 80_000, NodeMemory: 800 << 10}
 	s := &Supply{Kinds: []Kind{{Free: int64(nodes) * 8000, Idle: map[int32]int{8: nodes}, Largest: Size{80_000, 800 << 10, 8}}}}
-	s.Pools = func(yield func(Pool) bool) {
-		for range nodes {
-			if !yield(empty) {
-				return
-			}
-		}
-	}
+	s.Pools = func(yield func(Pool, int) bool) { yield(empty, nodes) }
 	takes := func(int32) (int32, bool) { return gpuMilli, true }
 	d := &Demand{}
 	d.ForgetPrior(1000)

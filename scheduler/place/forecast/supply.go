@@ -64,7 +64,7 @@ type Pool struct {
 // Supply is what a cluster has.
 type Supply struct {
 	Kinds []Kind
-	Pools iter.Seq[Pool]
+	Pools iter.Seq2[Pool, int] // and how many are so
 }
 
 // Free is the usable milli of all kinds.

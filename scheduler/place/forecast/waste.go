@@ -24,7 +24,7 @@ type Waste struct {
 
 // future is a sequence of tasks that may come to pools of one kind of GPU.
 type future struct {
-	streams  [][]futureTask
+	drawn[futureTask]
 	cpuStep  int64 // MHz; free CPU is rounded to this
 	minCPU   int32 // the least that a GPU task needs
 	minShare int32
@@ -88,10 +88,10 @@ func (ws *Waste) draw(s *Supply, d *Demand, weights []float64, id int32) future 
 		}
 	}
 	if ws.Paired() {
-		f.pair = newPair(pairs, streams(own, pairs, ws.Streams, streamTasks))
+		f.pair = newPair(pairs, newDrawn(own, pairs, ws.Streams))
 		return f
 	}
-	f.streams = streams(own, tasks, ws.Streams, streamTasks)
+	f.drawn = newDrawn(own, tasks, ws.Streams)
 	return f
 }
 
@@ -109,29 +109,54 @@ func futureOf(sh *Shape, id int32, largest Size) (futureTask, bool) {
 }
 
 // streamTasks is the length of a stream. A node is full long before its end.
-const streamTasks = 600
+const streamTasks = 608
 
 // stratum is how many consecutive tasks of all streams are drawn together.
 const stratum = 32
 
-// streams draws random sequences of tasks by weight. In every stretch of
+// drawn is random sequences of tasks by weight, as far as they were needed. In every stretch of
 // stratum tasks all streams together hold each task in proportion to its
 // weight: few streams then stand for the demand as well as many independent
 // ones would.
-func streams[T any](weights []float64, tasks []T, count, length int) [][]T {
-	sm := newSampler(weights)
-	if sm.total() == 0 {
-		return nil
+type drawn[T any] struct {
+	streams [][]T
+	tasks   []T
+	by      *sampler
+	rng     splitmix.Source
+}
+
+func newDrawn[T any](weights []float64, tasks []T, count int) drawn[T] {
+	d := drawn[T]{tasks: tasks, by: newSampler(weights), rng: 1}
+	if d.by.total() > 0 {
+		d.streams = make([][]T, count)
 	}
-	rng := splitmix.Source(1)
-	out := make([][]T, count)
-	for range (length + stratum - 1) / stratum {
-		for i, layer := range rng.Shuffled(count * stratum) {
-			u := (float64(layer) + rng.Float()) / float64(count*stratum)
-			out[i%count] = append(out[i%count], tasks[sm.at(u)])
+	return d
+}
+
+// more draws another stratum; false when the streams are complete.
+func (d *drawn[T]) more() bool {
+	count := len(d.streams)
+	if len(d.streams[0]) >= streamTasks {
+		return false
+	}
+	for i, layer := range d.rng.Shuffled(count * stratum) {
+		u := (float64(layer) + d.rng.Float()) / float64(count*stratum)
+		d.streams[i%count] = append(d.streams[i%count], d.tasks[d.by.at(u)])
+	}
+	return true
+}
+
+// play sums up what stays idle in all streams. fill returns it for one, with what is left of that
+// stream; where less than reach is left, the end of what was drawn may have been the end.
+func (d *drawn[T]) play(reach int, fill func(stream []T) (lost int64, left int)) (sum int64) {
+	for i := range d.streams {
+		lost, left := fill(d.streams[i])
+		for left < reach && d.more() {
+			lost, left = fill(d.streams[i])
 		}
+		sum += lost
 	}
-	return out
+	return sum
 }
 
 // Key is the part of a kind and of free CPU.
@@ -170,54 +195,51 @@ func (ws *Waste) Estimate(key StateKey, kind int32, cpu int64, shares []int32) i
 // play is the mean over the streams of what stays idle of shares that are
 // trimmed.
 func (ws *Waste) play(f *future, cpu int32, shares []int32) int32 {
-	var sum int64
 	buf := ws.shares[:len(shares)]
-	for _, stream := range f.streams {
+	sum := f.drawn.play(2*ws.Misses, func(stream []futureTask) (int64, int) {
 		copy(buf, shares)
-		sum += f.fill(stream, cpu, buf, ws.Misses)
-	}
+		return f.fill(stream, cpu, buf, ws.Misses)
+	})
 	return int32(sum / int64(len(f.streams)))
 }
 
 // fill places a stream on a pool, two candidates at a time, and returns the
-// milli that stay idle. Of two that fit, the one that leaves less on its GPU
+// milli that stay idle and how much of the stream is left. Of two that fit, the one that leaves less on its GPU
 // is taken: a scheduler has a choice of tasks for a node, though not a wide
 // one. A CPU-only task that comes first is taken always. It is over after so
 // many misses in a row. shares is sorted and trimmed.
-func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) (lost int64) {
+func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) (lost int64, left int) {
 	for cpu >= f.minCPU && len(shares) > 0 {
 		free := newFutureTask(cpu, shares[len(shares)-1]) | enough
-		at := nextWithin(free, stream, misses)
-		if at < 0 {
+		i, end := 1, min(len(stream), 2*misses)
+		for ; i < end; i += 2 {
+			if stream[i-1].within(free) || stream[i].within(free) {
+				break
+			}
+		}
+		if i >= end {
 			break
 		}
-		t, b := stream[at], stream[at+1]
-		stream = stream[at+2:]
-		if !t.within(free) || b.within(free) && b.tighter(t, shares) {
-			t = b
+		t, b := stream[i-1], stream[i]
+		stream = stream[i+1:]
+		at := 0
+		if !t.within(free) {
+			t, at = b, tightest(b.share(), shares)
+		} else if at = tightest(t.share(), shares); t.share() > 0 && b.share() > 0 && b.within(free) {
+			if other := tightest(b.share(), shares); shares[other]-b.share() < shares[at]-t.share() {
+				t, at = b, other
+			}
 		}
 		cpu -= t.cpu()
 		if t.share() > 0 {
-			occupy(t.share(), tightest(t.share(), shares), shares)
+			occupy(t.share(), at, shares)
 			shares, lost = f.trim(shares, lost)
 		}
 	}
 	for _, s := range shares {
 		lost += int64(s)
 	}
-	return lost
-}
-
-// nextWithin is the position of the first pair with a task that fits, or -1 after
-// that number of misses.
-func nextWithin(free futureTask, stream []futureTask, misses int) int {
-	stream = stream[:min(len(stream), 2*misses)]
-	for i := 1; i < len(stream); i += 2 {
-		if stream[i-1].within(free) || stream[i].within(free) {
-			return i - 1
-		}
-	}
-	return -1
+	return lost, len(stream)
 }
 
 // trim drops GPUs that have too little free for any task and counts it as
@@ -238,18 +260,6 @@ func tightest(share int32, shares []int32) int {
 		at++
 	}
 	return at
-}
-
-// tighter reports whether a task leaves less on its GPU than one that came
-// before. A CPU-only task leaves nothing on any, which says nothing of it: it
-// neither takes precedence nor gives way.
-func (t futureTask) tighter(first futureTask, shares []int32) bool {
-	return t.share() > 0 && first.share() > 0 && leaves(t.share(), shares) < leaves(first.share(), shares)
-}
-
-// leaves is what the tightest GPU would have left.
-func leaves(share int32, shares []int32) int32 {
-	return shares[tightest(share, shares)] - share
 }
 
 // occupy takes a share from one GPU and sorts again.

@@ -81,16 +81,21 @@ func TestPatienceFills(t *testing.T) {
 }
 
 func TestTighterTasksGoFirst(t *testing.T) {
-	shares := []int32{400, 1000}
+	f := future{minCPU: 1, minShare: 50}
 	task := func(share int32) futureTask { return newFutureTask(1, share) }
 	for _, c := range []struct {
 		task, first int32
-		want        bool
+		want        bool // the task goes, and not the first
 	}{
-		{400, 300, true}, {300, 400, false}, {400, 400, false}, {900, 300, false}, {950, 300, true}, {0, 300, false}, {400, 0, false},
+		{400, 300, true}, {300, 400, false}, {900, 300, false}, {950, 300, true}, {0, 300, false}, {400, 0, false},
 	} {
-		if got := task(c.task).tighter(task(c.first), shares); got != c.want {
-			t.Errorf("a task of %d after one of %d is tighter: %v", c.task, c.first, got)
+		goes := c.first
+		if c.want {
+			goes = c.task
+		}
+		want := int64(1400 - goes)
+		if got, _ := f.fill([]futureTask{task(c.first), task(c.task)}, 1, []int32{400, 1000}, 1); got != want {
+			t.Errorf("a task of %d after one of %d: %d stay idle, want %d", c.task, c.first, got, want)
 		}
 	}
 }
@@ -98,16 +103,16 @@ func TestTighterTasksGoFirst(t *testing.T) {
 func TestFillTakesTheTighterOfTwo(t *testing.T) {
 	f := future{minCPU: 1, minShare: 300}
 	stream := []futureTask{newFutureTask(1, 300), newFutureTask(1, 400), newFutureTask(1, 900), newFutureTask(1, 900)}
-	if got := f.fill(stream, 10, []int32{400}, 1); got != 0 {
+	if got, _ := f.fill(stream, 10, []int32{400}, 1); got != 0 {
 		t.Errorf("%d stays idle beside the tighter task", got)
 	}
-	if got := f.fill(stream[2:], 10, []int32{400}, 1); got != 400 {
+	if got, _ := f.fill(stream[2:], 10, []int32{400}, 1); got != 400 {
 		t.Errorf("%d stays idle where nothing fits, want 400", got)
 	}
-	if got := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 1); got != 400 {
+	if got, _ := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 1); got != 400 {
 		t.Errorf("%d stays idle with patience for one miss, want 400", got)
 	}
-	if got := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 2); got != 0 {
+	if got, _ := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 2); got != 0 {
 		t.Errorf("%d stays idle with patience for two, want 0", got)
 	}
 }
@@ -117,13 +122,13 @@ func TestTasksOfAFutureComeOnce(t *testing.T) {
 	f := future{minCPU: 1, minShare: 300}
 	never := newFutureTask(1, 1000)
 	once := []futureTask{newFutureTask(1, 300), never, never, never}
-	if got := f.fill(once, 10, []int32{600}, 1); got != 300 {
+	if got, _ := f.fill(once, 10, []int32{600}, 1); got != 300 {
 		t.Errorf("%d stays idle beside one task of 300, want 300", got)
 	}
-	if got := f.fill([]futureTask{newFutureTask(1, 300), newFutureTask(1, 300), never, never}, 10, []int32{600}, 1); got != 300 {
+	if got, _ := f.fill([]futureTask{newFutureTask(1, 300), newFutureTask(1, 300), never, never}, 10, []int32{600}, 1); got != 300 {
 		t.Errorf("%d stays idle where one of two comes, want 300", got)
 	}
-	if got := f.fill(slices.Concat(once[:2], once), 10, []int32{600}, 1); got != 0 {
+	if got, _ := f.fill(slices.Concat(once[:2], once), 10, []int32{600}, 1); got != 0 {
 		t.Errorf("%d stays idle beside two tasks of 300, want 0", got)
 	}
 }

@@ -163,6 +163,9 @@ func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }
 // move books (sign 1) or frees (sign -1) the amounts of a usage.
 func (s *Snapshot) move(n *NodeState, u *Usage, sign int64) {
 	n.CPU -= sign * u.CPUMHz
+	if n.counts() {
+		s.inUse.cpu += sign * u.CPUMHz
+	}
 	n.Memory -= sign * u.MemoryMiB
 	for _, t := range u.Takes {
 		c := &n.Where[t.GPU].Pool.GPUs[n.Where[t.GPU].Index]

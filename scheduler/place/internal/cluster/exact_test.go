@@ -423,15 +423,19 @@ func TestStockOfACluster(t *testing.T) {
 			t.Errorf("kind %d is %+v, want %+v", id, got, want)
 		}
 	}
-	pools := 0
-	supply.Pools(func(p forecast.Pool) bool {
-		if pools++; p.Kind < 0 || p.GPUs != 1 {
-			t.Errorf("pool %+v", p)
+	pools, seen := 0, 0
+	for p, alike := range supply.Pools {
+		if pools += alike; p.Kind < 0 || p.GPUs != 1 || alike < 1 {
+			t.Errorf("%d pools like %+v", alike, p)
 		}
-		return pools < 4
-	})
-	if pools != 4 {
-		t.Errorf("%d pools were seen, want the first 4", pools)
+	}
+	for range supply.Pools {
+		if seen++; seen == 2 {
+			break
+		}
+	}
+	if pools != 6 || seen != 2 {
+		t.Errorf("%d pools were seen, want 6; %d states before the end, want 2", pools, seen)
 	}
 	if got := s.Nodes["n"].Pools[2].Supply(); got != (forecast.Pool{Kind: 2, GPUs: 1, CPU: 5000, Memory: 20_000, NodeCPU: 10_000, NodeMemory: 20_000, Residents: 1}) {
 		t.Errorf("supply %+v", got)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
@@ -119,11 +118,12 @@ func look(t *testing.T, s *cluster.Snapshot) string {
 			kinds = append(kinds, fmt.Sprint(s.Kinds[id], k.Free, idle, k.Largest, s.Stock[id].GPUs))
 		}
 	}
-	supply.Pools(func(p forecast.Pool) bool {
+	for p, number := range supply.Pools {
 		p.Kind = 0
-		pools = append(pools, fmt.Sprint(p))
-		return true
-	})
+		for range number {
+			pools = append(pools, fmt.Sprint(p))
+		}
+	}
 	slices.Sort(kinds)
 	slices.Sort(pools)
 	var queues, jobs []string

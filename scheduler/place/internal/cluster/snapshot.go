@@ -46,6 +46,7 @@ type Snapshot struct {
 	seatBounds map[int]int
 	// reclaimable is how many usages may be evicted since they do not use their GPUs.
 	reclaimable int
+	inUse       inUse
 }
 
 // NodeState is a node with its free capacity.
@@ -98,6 +99,7 @@ func (s *Snapshot) AddNode(spec Node) error {
 	}
 	s.Nodes[spec.ID] = n
 	s.countSeats(&n.Spec, 1)
+	s.countNode(n, 1)
 	s.setEvictables(n)
 	return nil
 }
@@ -120,6 +122,7 @@ func (s *Snapshot) RemoveNode(id string) ([]Usage, error) {
 		s.disown(b) // backward, so that IDs come back in the same order
 	}
 	s.countSeats(&n.Spec, -1)
+	s.countNode(n, -1)
 	delete(s.Nodes, id)
 	return gone, nil
 }
@@ -210,6 +213,9 @@ func (s *Snapshot) disown(b *Pool) {
 	if b.Kind >= 0 {
 		s.Stock[b.Kind].remove(b)
 	}
+	if b.Node.counts() {
+		s.inUse.used -= b.Used
+	}
 	s.Pools[b.ID] = nil
 	s.Evictables[b.ID] = Evictable{}
 	s.spare = append(s.spare, b.ID)
@@ -224,7 +230,11 @@ func (s *Snapshot) touch(b *Pool) {
 		st := &s.Stock[b.Kind]
 		st.Free -= b.Free
 		st.idle[b.Idle]--
+		was := b.Used
 		b.refresh(&s.Kinds[b.Kind])
+		if b.Node.counts() {
+			s.inUse.used += b.Used - was
+		}
 		st.Free += b.Free
 		st.idle[b.Idle]++
 	}

@@ -52,9 +52,13 @@ func (s *Snapshot) Supply() *forecast.Supply {
 	for id := range s.Kinds {
 		out.Kinds[id] = forecast.Kind{Free: s.Stock[id].Free, Idle: s.Stock[id].idle, Largest: s.biggest(int32(id))}
 	}
-	out.Pools = func(yield func(forecast.Pool) bool) {
-		for _, b := range s.Pools {
-			if b != nil && b.Kind >= 0 && !yield(b.Supply()) {
+	out.Pools = func(yield func(forecast.Pool, int) bool) {
+		for i := range s.States.List {
+			cl := &s.States.List[i]
+			if len(cl.Pools) == 0 {
+				continue
+			}
+			if b := s.Pools[cl.Pools[0]]; b.Kind >= 0 && !yield(b.Supply(), len(cl.Pools)) {
 				return
 			}
 		}
@@ -71,25 +75,28 @@ func (b *Pool) Supply() forecast.Pool {
 	}
 }
 
+// inUse sums up the nodes with GPUs that may be placed on.
+type inUse struct{ cpu, cpus, gpus, used int64 }
+
+// counts reports whether a node is part of [inUse].
+func (n *NodeState) counts() bool { return len(n.Spec.GPUs) > 0 && !n.Spec.Ineligible }
+
+// countNode adds what a node has (sign 1), or takes it away (-1).
+func (s *Snapshot) countNode(n *NodeState, sign int64) {
+	if n.counts() {
+		s.inUse.cpus += sign * n.Spec.CPUMHz
+		s.inUse.gpus += sign * int64(len(n.Spec.GPUs))
+	}
+}
+
 // CPUPerGPU is the part of the CPU of GPU nodes that is in use, over the part of the
 // GPUs; 0 where no GPU is.
 func (s *Snapshot) CPUPerGPU() float64 {
-	var cpu, cpus, used, gpus float64
-	for _, n := range s.Nodes {
-		if len(n.Spec.GPUs) == 0 || n.Spec.Ineligible {
-			continue
-		}
-		cpu += float64(n.Spec.CPUMHz - n.CPU)
-		cpus += float64(n.Spec.CPUMHz)
-		gpus += float64(len(n.Spec.GPUs)) * GPUMilli
-		for _, b := range n.Pools {
-			used += float64(b.Used)
-		}
-	}
-	if used == 0 || cpus == 0 {
+	u := s.inUse
+	if u.used == 0 || u.cpus == 0 {
 		return 0
 	}
-	return cpu / cpus * gpus / used
+	return float64(u.cpu) / float64(u.cpus) * float64(u.gpus*GPUMilli) / float64(u.used)
 }
 
 // MostlyFree reports whether part thousandths of the GPUs are free.
