@@ -105,7 +105,7 @@ func (w *watch) asksFor(i int, late map[chance]bool) {
 	if w.asks[i] < 0 {
 		w.asks[i], w.late[i] = w.l.now, 0
 	}
-	c := chance{keyOf(t), t.Queue, t.Priority}
+	c := chance{keyOf(t), t.Gang, t.Queue, t.Priority}
 	due, known := late[c]
 	if !known {
 		due = w.l.planned.Planner.Reclaims(&r, w.l.clock())

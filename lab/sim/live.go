@@ -86,6 +86,9 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 	if (o.Limits != nil || o.Strict) && l.planned == nil {
 		return LiveResult{}, fmt.Errorf("bound waits: only with the product's policies, where tasks wait")
 	}
+	if err := l.gather(); err != nil {
+		return LiveResult{}, err
+	}
 	if o.Limits != nil || o.Shortest {
 		l.lives = newForesight(l)
 	}
@@ -125,6 +128,7 @@ type live struct {
 	quotas   *place.Quotas
 	past     *quota.Past
 	evicts   bool
+	gangs    map[string]*gang      // by name
 	outlook  *foresight            // nil: none
 	lives    *foresight            // with Limits or Shortest: how long tasks ran
 	later    map[int]time.Duration // with Shortest: see laterOf
@@ -247,6 +251,9 @@ func (l *live) arrive(i int) {
 	t := &l.tasks[i]
 	l.timed(func() {
 		l.placer.Arrive(t, l.now)
+		if !l.complete(i) {
+			return // the others of its gang are still to come
+		}
 		if !l.bounded.arrives(i) {
 			return // the service refuses it
 		}
@@ -266,6 +273,9 @@ func (l *live) try(i int) bool {
 	t := &l.tasks[i]
 	if l.planned != nil && len(l.Quotas) > 0 {
 		return false // its turn depends on the others
+	}
+	if g := l.gangs[t.Gang]; g != nil {
+		return l.together(g)
 	}
 	if l.bounded != nil {
 		ok, _, err := l.bounded.startsBeside(i)
@@ -306,6 +316,7 @@ func (l *live) finish(r *running) {
 // others need not be tried in the same round.
 type chance struct {
 	key      taskKey
+	gang     string
 	queue    string
 	priority int
 }
@@ -324,7 +335,7 @@ func (l *live) schedule() error {
 	l.passed = nil
 	for _, i := range slices.Clone(l.waiting) {
 		t := &l.tasks[i]
-		c := chance{keyOf(t), t.Queue, t.Priority}
+		c := chance{keyOf(t), t.Gang, t.Queue, t.Priority}
 		if failed[c] || blocked {
 			waiting, l.passed = append(waiting, i), append(l.passed, i)
 			continue

@@ -16,8 +16,8 @@ import (
 // Slurm is what was read of Slurm's accounting.
 type Slurm struct {
 	Tasks []Task
-	// Jobs is how many jobs these were; Wide of them ran on several nodes at once, and have a task
-	// for each, which a replay does not start together. NeverRan were left out.
+	// Jobs is how many jobs these were; Wide of them ran on several nodes at once: a gang of a
+	// task for each. NeverRan were left out.
 	Jobs, Wide, NeverRan int
 }
 
@@ -59,7 +59,7 @@ func ReadSlurm(r io.Reader) (Slurm, error) {
 		for i := range nodes {
 			part := task
 			if nodes > 1 {
-				part.Name = fmt.Sprintf("%s/%d", task.Name, i)
+				part.Name, part.Gang = fmt.Sprintf("%s/%d", task.Name, i), task.Name
 			}
 			s.Tasks, submitted = append(s.Tasks, part), append(submitted, at)
 		}

@@ -45,6 +45,8 @@ type Task struct {
 	Priority      int
 	Queue         string
 	MinRunSeconds int64
+	// Gang names tasks that start together or not at all; empty: it starts by itself.
+	Gang string
 	// LimitSeconds is how long its author says that it runs at most; 0: nothing is said.
 	// Estimates of starts go by it.
 	LimitSeconds float64
@@ -222,7 +224,7 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 // num_gpu, gpu_milli, a name (pod_name or name), and where present
 // gpu_memory_milli, gpu_spec,
 // arrival_s, duration_s (or creation_time and deletion_time), time_limit_s, min_run_s,
-// priority, queue.
+// priority, queue, gang.
 func ReadTasks(r io.Reader) ([]Task, error) {
 	t, err := newTable(r, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 	if err != nil {
@@ -305,7 +307,7 @@ func (t *table) task() Task {
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
 		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli), GPUMemoryMilli: t.number("gpu_memory_milli", gpuMilli),
 		ArriveSecond: t.decimal("arrival_s"), RunSeconds: t.decimal("duration_s"), LimitSeconds: t.decimal("time_limit_s"),
-		MinRunSeconds: t.number("min_run_s", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
+		MinRunSeconds: t.number("min_run_s", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"), Gang: t.text("gang"),
 	}
 	if k.Name == "" {
 		k.Name = t.text("name")

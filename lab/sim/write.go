@@ -47,13 +47,13 @@ func WriteNodes(w io.Writer, nodes []Node) error {
 func WriteTasks(w io.Writer, tasks []Task) error {
 	rows := [][]string{{
 		"arrival_index", "pod_name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_memory_milli", "gpu_spec",
-		"arrival_s", "duration_s", "time_limit_s", "min_run_s", "priority", "queue",
+		"arrival_s", "duration_s", "time_limit_s", "min_run_s", "priority", "queue", "gang",
 	}}
 	for i, t := range tasks {
 		rows = append(rows, []string{
 			strconv.Itoa(i), t.Name, fmt.Sprint(t.CPUMilli), fmt.Sprint(t.MemoryMiB), strconv.Itoa(t.GPUs),
 			fmt.Sprint(t.GPUMilli), fmt.Sprint(t.GPUMemoryMilli), strings.Join(t.Models, "|"), seconds(t.ArriveSecond), seconds(t.RunSeconds),
-			seconds(t.LimitSeconds), fmt.Sprint(t.MinRunSeconds), strconv.Itoa(t.Priority), t.Queue,
+			seconds(t.LimitSeconds), fmt.Sprint(t.MinRunSeconds), strconv.Itoa(t.Priority), t.Queue, t.Gang,
 		})
 	}
 	return writeAll(w, rows)

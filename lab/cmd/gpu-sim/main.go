@@ -21,7 +21,7 @@ var commands = []command.Command{
 	{Name: "replay", Synopsis: "replay a workload whose tasks end, and compare policies", Run: runReplay},
 	{Name: "simulate", Synopsis: "fill a cluster with tasks that stay, and compare policies", Run: runSimulate},
 	{Name: "generate", Synopsis: "write a workload for replay or simulate", Run: runGenerate},
-	{Name: "import", Synopsis: "write what Slurm has run as a workload for replay", Run: runImport},
+	{Name: "import", Synopsis: "write what Slurm or Kubernetes has run as a workload for replay", Run: runImport},
 	command.Version(programName),
 }
 

@@ -447,8 +447,14 @@ func TestImport(t *testing.T) {
 	if code, stdout, stderr := run("replay", "-nodes", nodes, "-arrivals", arrivals, "-queue"); code != command.ExitOK {
 		t.Errorf("code %d, %s %s", code, stdout, stderr)
 	}
+	pods := filepath.Join(dir, "pods.json")
+	write(pods, `{"items": [{"metadata": {"name": "p", "creationTimestamp": "2026-03-01T10:00:00Z"}, "spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "2"}}}]},
+		"status": {"containerStatuses": [{"state": {"terminated": {"startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:06:00Z"}}}]}}]}`)
+	if code, stdout, stderr := run("import", pods); code != command.ExitOK || !strings.Contains(stderr, "1 pods, 0 of them still running, 0 gangs; 0 pods never ran") || !strings.Contains(stdout, "0,360,") {
+		t.Errorf("code %d, %s%s", code, stdout, stderr)
+	}
 	for _, args := range [][]string{{"import"}, {"import", jobs, jobs}} {
-		if code, _, stderr := run(args...); code != command.ExitUsage || !strings.Contains(stderr, "name one file that sacct has written") {
+		if code, _, stderr := run(args...); code != command.ExitUsage || !strings.Contains(stderr, "name one file that sacct or kubectl has written") {
 			t.Errorf("%v: code %d, %s", args, code, stderr)
 		}
 	}

@@ -42,6 +42,9 @@ arrives, in any order (arrival_s and duration_s are needed, or creation_time and
 deletion_time), or -from what it is drawn from. The generate command writes such
 workloads.
 
+Tasks with the same name in the column gang start together or not at all, where nothing
+is evicted: without priorities, -quotas and -bounds.
+
 ` + liveHelp + `
 
 ` + policiesHelp + `
