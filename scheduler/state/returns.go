@@ -68,6 +68,8 @@ func (l *returns) forgetLate() bool {
 
 // Returning is what failed and Nomad starts again, in no order: as many allocs of a group as are
 // not there and do not wait for room, of a job that is not stopped and a group that is not held.
+// Their turns are compared with none, so they need no [quota.Turn.Later]: Nomad starts them, and what
+// finds no room waits with a turn of its own.
 func (l *returns) Returning() []*Waiting {
 	if len(l.byID) == 0 {
 		return nil
