@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -30,11 +29,10 @@ func narrow(tx *state.Tx, g *record.Group) {
 }
 
 // slots are the nodes where allocs of a group run or are promised room, and how many the most on one;
-// none where all of it has its room or goes back as one, or Nomad did not start it on the nodes that it was
-// given.
+// none where all of it has its room or goes back as one.
 func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	key := nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}
-	if !places(&g.Ask) || len(g.Only) > 0 || g.Widened > 0 || g.Ask.Together() == g.Ask.Count {
+	if !places(&g.Ask) || len(g.Only) > 0 || g.Ask.Together() == g.Ask.Count {
 		return nil, 0
 	}
 	each, canaries := map[string]int{}, 0
@@ -80,9 +78,6 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	if len(nodes) <= everyNode && len(g.Excluded) == 0 {
 		return nil
 	}
-	if g.Widened > 1 && len(g.Excluded) == 0 {
-		return nil
-	}
 	limit := tx.Config().Placement.Candidates
 	if len(nodes) <= everyNode {
 		limit = everyNode
@@ -90,17 +85,13 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	stay := runsOn(tx, g)
 	limit = max(limit, len(stay))
 	var list, later, last []string
-	before := g.Decision.Candidates
-	if g.Widened != 1 {
-		before = nil
-	}
-	start, room := startAt(g, len(nodes)), tx.RoomFor(blocks.NeedOf(tx, g))
+	start, room := startAt(g, len(nodes))+g.Attempts.Times*limit, tx.RoomFor(blocks.NeedOf(tx, g)) // others than in vain
 	for i := range nodes {
 		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
 			break
 		}
 		id := nodes[(start+i)%len(nodes)]
-		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) || slices.Contains(stay, id) || slices.Contains(before, id) {
+		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) || slices.Contains(stay, id) {
 			continue
 		}
 		switch room.On(id) {
@@ -136,30 +127,6 @@ func runsOn(tx *state.Tx, g *record.Group) []string {
 	}
 	slices.Sort(nodes)
 	return nodes
-}
-
-// startTime is how long Nomad may take to start a group on candidates that have room.
-const startTime = 30 * time.Second
-
-// NotStarted reports whether Nomad has had startTime to start a group on one of its candidates, and has
-// not. If they have room, as [HasRoom] says, they lack something that the service does not see, and
-// other nodes may have it. The candidates are replaced twice at most: the second time by all nodes.
-func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	b, r := tx.Blocked(key), tx.Record(key)
-	if b == nil || r == nil || len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 || len(g.Only) > 0 || g.Widened > 1 {
-		return false
-	}
-	if g.Decision.Slots > 0 && !slices.ContainsFunc(g.Decision.Candidates, func(id string) bool { return unused(tx, key, g, id) }) {
-		return false
-	}
-	return tx.Now().Sub(b.Since) > startTime && tx.Now().Sub(r.At) > startTime
-}
-
-// unused reports whether a node has room for a group of which nothing runs there or is promised to.
-func unused(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) bool {
-	runs := slices.ContainsFunc(tx.AllocsOf(key), func(a *nomad.Alloc) bool { return a.Group == g.Ask.Group && a.NodeID == node })
-	promised := slices.ContainsFunc(tx.AssumedOf(key), func(a *state.Assumed) bool { return a.Group == g.Ask.Group && a.Usage.NodeID == node })
-	return !runs && !promised && tx.RoomFor(blocks.NeedOf(tx, g)).On(node) == state.FitsNow
 }
 
 // enough bounds the search for nodes that have room now: once there are enough that will have it

@@ -136,7 +136,7 @@ func TestNodesWhereAGroupRunsStayCandidates(t *testing.T) {
 		on := fmt.Sprintf("m%03d", at)
 		s.Run(a, "alloc-"+on, on, 0, 0, 16)
 		s.Block(a, 1)
-		d, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: a.Group, Retry: true, Widen: true})
+		d, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: a.Group, Retry: true})
 		if err != nil {
 			t.Fatal(err)
 		}

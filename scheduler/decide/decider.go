@@ -87,7 +87,7 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 		_, err := payable(d.groupAsk, d.form, before) // of a periodic job all is decided again
 		return g, err
 	}
-	g.Attempts.Nodes, g.Widened = nil, 0 // it may be another job, as far as Nomad looks at nodes
+	g.Attempts.Nodes = nil // it may be another job, as far as Nomad looks at nodes
 	if g.Decision.Hold != nil {
 		g.Attempts = record.Attempts{} // its owner wants it to be tried
 	}
@@ -181,7 +181,7 @@ func (d *decider) fill(g record.Group, s start) (record.Group, error) {
 // mustWait is the hold of a group that may not start now, whatever room there is; nil where it may.
 func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 	switch {
-	case s.running == 0 && rests(g, a.tx.Now()):
+	case s.running == 0 && Rests(g, a.tx.Now()):
 		return restHold(&g.Attempts), nil
 	case s.running == 0 && s.allocs > 0 && a.tx.Overlaps(a.key):
 		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: "another child of the periodic job runs, which prohibits overlap"}, nil

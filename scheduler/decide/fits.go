@@ -224,7 +224,7 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	if known {
 		f.lacks[w.Turn.ID] = lack(tx, w.Job, &g.Ask)
 	}
-	if !known || rests(&g, tx.Now()) || g.Ask.Gang && len(gangAsks(r)) > 1 {
+	if !known || Rests(&g, tx.Now()) || g.Ask.Gang && len(gangAsks(r)) > 1 {
 		return true
 	}
 	fits := f.nothing[w.Alike] // where there is nothing for the first, there is nothing for the others

@@ -200,10 +200,11 @@ func TestARecordWithoutBlocksAsksForNone(t *testing.T) {
 	a := s.Waits(t, "waits", "8G", 50)
 	s.State.Do(func(tx *state.Tx) {
 		g := tx.Record(servicetest.KeyOf(a)).Groups["g"]
-		if decide.HasRoom(tx, &g) {
+		g.Decision.Hold = nil
+		if !decide.GoesBack(tx, servicetest.KeyOf(a), &g) {
 			t.Error("there is room for it")
 		}
-		if g.Decision.Tasks = nil; !decide.HasRoom(tx, &g) {
+		if g.Decision.Tasks = nil; decide.GoesBack(tx, servicetest.KeyOf(a), &g) {
 			t.Error("without blocks there is none")
 		}
 	})

@@ -87,7 +87,7 @@ func NewWindow(tx *state.Tx) *Window {
 			continue
 		}
 		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
-		if one.Held == view.WaitsForRoom && (g.Ask.Gang || rests(&g, tx.Now())) {
+		if one.Held == view.WaitsForRoom && (g.Ask.Gang || Rests(&g, tx.Now())) {
 			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
 		} else {
 			w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
@@ -106,7 +106,7 @@ func NewWindow(tx *state.Tx) *Window {
 // where it rests or its room is on its way.
 func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, most int) (list []waiter) {
 	left := g.Ask.Together() - tx.Live(w.key, w.group)
-	if !g.Ask.Gang || rests(g, tx.Now()) || tx.Assumed(w.key, w.group) > 0 {
+	if !g.Ask.Gang || Rests(g, tx.Now()) || tx.Assumed(w.key, w.group) > 0 {
 		return nil
 	}
 	one, room, taken, leaves := w.need, tx.RoomFor(w.need), maps.Clone(kept), tx.Leaves(w.turn.Priority, w.key)

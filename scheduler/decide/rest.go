@@ -28,17 +28,26 @@ func SentBack(started int, of *admit.Ask, why string) string {
 	return text
 }
 
-// rests reports whether a gang that went back is not tried yet.
-func rests(g *record.Group, now time.Time) bool {
+// NotStarted is the hold of a group that Nomad did not start where there is room.
+func NotStarted(why string) string {
+	text := "Nomad did not start it where there seems to be room"
+	if why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+// Rests reports whether a group that went back is not tried yet.
+func Rests(g *record.Group, now time.Time) bool {
 	return wentBack(g) && now.Before(g.Attempts.Until())
 }
 
-// wentBack reports whether the last attempt was that Nomad started a gang in part.
+// wentBack reports whether the last attempt was that Nomad did not start a group, or a gang in part.
 func wentBack(g *record.Group) bool {
 	return g.Attempts.Times > 0 && g.Attempts.Missing == 0
 }
 
-// restHold says why a gang went back, and when it is tried again.
+// restHold says why a group went back, and when it is tried again.
 func restHold(a *record.Attempts) *admit.Hold {
 	text := a.Why
 	if a.Until().After(a.At) {

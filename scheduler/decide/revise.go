@@ -22,8 +22,6 @@ type Revision struct {
 	Group string
 	// Retry places again what waits.
 	Retry bool
-	// Widen replaces its candidates, on which Nomad did not start it.
-	Widen bool
 	// Align brings the record and the registered job together.
 	Align bool
 	// Prefer is a node where room is being made for an alloc of the group.
@@ -40,8 +38,8 @@ type Revision struct {
 	// Only are the nodes that a system group is held to; Everywhere ends that.
 	Only       []string
 	Everywhere bool
-	// Hold makes the group wait. SentBack is set where that is because Nomad started it
-	// in part only, and says how.
+	// Hold makes the group wait. SentBack is set where that is because Nomad did not start it, or
+	// in part only, and says why.
 	Hold     *admit.Hold
 	SentBack string
 	// OnCPU registers the group, and all of its gang, without GPUs; with Align only where that
@@ -105,7 +103,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	for i := range asks {
 		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || was.Widened != g.Widened || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
+		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
 		out.Job = out.Job || !stays && (different || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
 		out.Answers[i].Priority = bounded(tx, a)
@@ -140,9 +138,6 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Align {
 		g, r.Retry = align(tx, key, a, g)
 	}
-	if r.Widen {
-		g.Widened++
-	}
 	exclude(&g, r.Exclude, r.For)
 	if why := tx.RepeatAbove(key, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
 		r.Hold = &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what has completed and Nomad runs again"}
@@ -166,7 +161,11 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	}
 	if r.SentBack != "" {
 		g.Attempts = g.Attempts.Again(tx.Now(), 0, r.SentBack)
-		r.Hold = restHold(&g.Attempts)
+		tx.ForgetGroup(key, a.Group)
+		g.Assumed = nil
+		if tx.Live(key, a.Group) == 0 || a.Gang {
+			r.Hold = restHold(&g.Attempts)
+		}
 	}
 	if r.Hold != nil {
 		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil

@@ -4,6 +4,7 @@ package reconcile
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,17 +36,19 @@ const settled = 2 * time.Second
 // Finder finds the next thing to put right. It remembers fruitless searches, and is
 // used by one goroutine.
 type Finder struct {
-	tried  map[question]trial
-	window *decide.Window // of this call of Next; see turns
-	still  trial          // since when there is nothing to do
-	moved  trial          // when the state changed last
+	tried    map[question]trial
+	window   *decide.Window       // of this call of Next; see turns
+	still    trial                // since when there is nothing to do
+	moved    trial                // when the state changed last
+	refusals map[string]time.Time // since when Nomad does not start a group
 	// aligned is how many items in a row brought a job together with its record.
 	aligned int
-	widened time.Time // when a group last got other candidates
 }
 
 // NewFinder returns a finder that has looked for nothing yet.
-func NewFinder() *Finder { return &Finder{tried: map[question]trial{}} }
+func NewFinder() *Finder {
+	return &Finder{tried: map[question]trial{}, refusals: map[string]time.Time{}}
+}
 
 // question is the kind and the subject of a search: a group, or all that are alike.
 type question struct {
@@ -56,8 +59,7 @@ type question struct {
 type look uint8
 
 const (
-	lookForRoom look = iota
-	lookForStart
+	lookForStart look = iota
 	lookForQuota
 	lookForVictims
 	lookForOther // room than the kept one, for groups held for their turn
@@ -68,10 +70,6 @@ type trial struct {
 	epoch uint64
 	at    time.Time
 }
-
-// widenEvery is how often one group gets other candidates because Nomad starts it on none of its own.
-// Thousands may wait for a reason that only Nomad knows, and are not all registered again at once.
-const widenEvery = time.Second
 
 // retryAfter is the back-off after a fruitless search while nothing changes that
 // could make a difference, other than time.
@@ -101,6 +99,7 @@ func (f *Finder) forgetTrials(tx *state.Tx) {
 			delete(f.tried, q)
 		}
 	}
+	maps.DeleteFunc(f.refusals, func(_ string, since time.Time) bool { return tx.Now().Sub(since) >= time.Minute })
 }
 
 // Next returns the next thing to do about a job that skip does not name. Nil means
@@ -141,7 +140,7 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	if item := crowded(tx, waiting, skip); item != nil {
 		return item
 	}
-	if item := firstOf(tx, waiting, skip, f.letGo); item != nil {
+	if item := f.firstOf(tx, waiting, skip, f.letGo); item != nil {
 		return item
 	}
 	if item := fallsBack(tx, waiting, skip); item != nil {
@@ -179,12 +178,12 @@ func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]
 	if item := brokenGang(tx, waiting, skip); item != nil {
 		return item
 	}
-	return firstOf(tx, waiting, skip, f.evict)
+	return f.firstOf(tx, waiting, skip, f.evict)
 }
 
 // firstOf is the first thing to do for a waiting group. Jobs not registered as
 // decided are left to drifted.
-func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find func(*state.Tx, *record.Group, *state.Waiting) *Item) *Item {
+func (f *Finder) firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find func(*state.Tx, *record.Group, *state.Waiting) *Item) *Item {
 	for _, w := range waiting {
 		r := tx.Record(w.Job)
 		if r == nil || len(skip) > 0 && skip[w.Job.String()] || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
@@ -195,7 +194,7 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 			continue // the news that it asks for no GPU is on its way
 		}
 		promised := tx.Assumed(w.Job, w.Group) > 0 // its room is on its way; what starts as one is held until it is there
-		if ok && (!promised || g.Decision.Hold != nil) {
+		if ok && (!promised || g.Decision.Hold != nil || f.refused(tx, &g, w)) {
 			if item := find(tx, &g, w); item != nil {
 				return item
 			}
@@ -205,7 +204,7 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 }
 
 // letGo returns the item that lets a waiting group start: one that ends its hold, or that gives it
-// other nodes or other device blocks.
+// other nodes or other device blocks, or its place among what waits where it does not start.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.MayRepeat(w.Job) {
 		return nil
@@ -215,11 +214,9 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
-	} else if widens := f.widens(tx, g, w); !decide.GoesBack(tx, w.Job, g) && (widens && g.Decision.Slots > 0 || !f.findsRoom(tx, g, w)) {
-		if widens {
-			f.widened = tx.Now()
-			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
-		}
+	} else if f.refused(tx, g, w) {
+		return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, SentBack: decide.NotStarted(tx.Blocked(w.Job).Why[w.Group])}}
+	} else if !decide.GoesBack(tx, w.Job, g) && (g.Decision.Slots == 0 || decide.Rests(g, tx.Now()) || !f.wouldStart(tx, g, w)) {
 		return nil
 	}
 	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Include: over(tx, tx.Record(w.Job), g.Excluded)}}
@@ -244,33 +241,17 @@ func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *It
 	return nil
 }
 
-// findsRoom reports whether a group that was let go waits for room, and there is some that Nomad may not
-// give it.
-func (f *Finder) findsRoom(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
-	if g.Decision.Slots > 0 {
-		return f.wouldStart(tx, g, w)
-	}
-	return f.fitsElsewhere(tx, g, w)
-}
-
-// fitsElsewhere reports whether a group that waits for room would find some on other
-// nodes, or with other device blocks.
-func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
-	q := question{lookForRoom, who(tx, w)}
-	switch {
-	case f.triedInVain(tx, q):
+// refused reports whether Nomad has not started a group for as long as news take.
+func (f *Finder) refused(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	if !decide.Refused(tx, w.Job, g) {
+		delete(f.refusals, w.Turn.ID)
 		return false
-	case decide.HasRoom(tx, g): // on its own candidates or on others: alike groups have other ones
-		return decide.FitsOutside(tx, g)
 	}
-	f.noteVain(tx, q)
-	return false
-}
-
-// widens reports whether a group gets other candidates now: Nomad has not started it on any of its own
-// although they seem to have room.
-func (f *Finder) widens(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
-	return tx.Now().Sub(f.widened) >= widenEvery && !f.triedInVain(tx, question{lookForRoom, who(tx, w)}) && decide.NotStarted(tx, w.Job, g) && decide.HasRoom(tx, g)
+	since, known := f.refusals[w.Turn.ID]
+	if !known {
+		f.refusals[w.Turn.ID] = tx.Now()
+	}
+	return known && tx.Now().Sub(since) >= state.Echo
 }
 
 // turns is whose turn it is, worked out at most once per call of Next.

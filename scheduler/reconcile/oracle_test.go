@@ -173,7 +173,7 @@ func (h *modelRun) keepsToItsRoom(tx *state.Tx, j *modelJob, g *api.TaskGroup) b
 
 // noteWaiting notes what waits in Nomad, where it could start at any time: no hold keeps it, and its room
 // is not booked. What may not be registered again is let be, and so is what came around the service, what
-// starts on every node, a gang that goes back as one, and what Nomad refuses for a reason of its own.
+// starts on every node, and a gang that goes back as one.
 func (h *modelRun) noteWaiting() {
 	if h.unheld == nil {
 		h.unheld = map[string]int{}
@@ -184,7 +184,7 @@ func (h *modelRun) noteWaiting() {
 		for _, j := range h.jobs {
 			for group, missing := range j.blocked {
 				r := tx.Record(j.key)
-				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || h.refused(j) || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
 					continue
 				}
 				g, known := r.Groups[group]

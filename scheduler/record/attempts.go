@@ -5,7 +5,10 @@ package record
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // Attempts are how often work was tried to be started in vain, by letting a gang go or
@@ -79,11 +82,11 @@ func Clock(at time.Time) string { return at.UTC().Format("15:04 UTC") }
 func (g *Group) InVain() string {
 	a := &g.Attempts
 	held := g.Decision.Hold != nil
-	if a.Times < 2 || held && a.Missing == 0 {
+	if a.Times < 2 || held && a.Missing == 0 && (g.Decision.Hold.Kind != view.WaitsForRoom || strings.HasPrefix(g.Decision.Hold.Sentence, a.Why)) { // it says so already
 		return ""
 	}
 	outcome := "Nomad did not start it"
-	if held {
+	if held && a.Why == "" {
 		outcome = "others took it"
 	}
 	text := fmt.Sprintf("room was made for it %d times, and %s", a.Times, outcome)

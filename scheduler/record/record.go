@@ -76,9 +76,6 @@ type Group struct {
 	// Only are the nodes that a system group is held to, because its queue cannot pay
 	// for all that it would start on; none: it is not.
 	Only []string `json:"only,omitempty"`
-	// Widened is how often its candidates were replaced because Nomad started it on none of them,
-	// although they seemed to have room: by others, then by every node.
-	Widened int `json:"widened,omitempty"`
 	// FellBack is when the group was registered without GPUs, because it had waited for them
 	// long enough; zero: it was not.
 	FellBack time.Time `json:"fell_back,omitzero"`
