@@ -154,3 +154,41 @@ func TestOrdersKeepToTheBounds(t *testing.T) {
 	client.set(map[string]string{d.GPU: gpu.MIGOrder{Version: 1, ID: "day", Remove: []string{at(d, 2), at(d, 3)}, Make: []gpu.MIGPlace{{Profile: "1g.10gb", Start: 2}, {Profile: "2g.20gb", Start: 2}}}.String()}, nil)
 	refused("day", "")
 }
+
+// What an order makes is cut into slices or shared as the rules of instances say, and what is
+// busy there stays.
+func TestInstancesThatDemandMadeAreDivided(t *testing.T) {
+	r, client := demanding(t, "mig {\n profile = \"3g.*\"\n mode = \"slice\"\n slice_memory = \"4GiB\"\n }\n mig {\n profile = \"2g.*\"\n mode = \"shared\"\n replicas = 2\n }\n")
+	d := r.demand(r.until("it tells of its layout", func(g []*device.DeviceGroup) bool { return len(r.demand(g).Instances) == 7 }))
+	order := gpu.MIGOrder{Version: 1, ID: "one", Make: []gpu.MIGPlace{{Profile: "3g.40gb", Start: 4}, {Profile: "2g.20gb", Start: 2}}}
+	for start := 2; start < 7; start++ {
+		order.Remove = append(order.Remove, at(d, start))
+	}
+	client.set(map[string]string{d.GPU: order.String()}, nil)
+	sliced := func(g []*device.DeviceGroup) (slices, turns int) {
+		for _, group := range g {
+			switch group.Type {
+			case gpu.TypeMIGSlice:
+				slices += len(group.Devices)
+				if got := plan.AttributeText(group.Attributes[gpu.AttrSharing]); got != string(gpu.SharingMPS) {
+					t.Errorf("slices are kept apart by %s", got)
+				}
+			case gpu.TypeShared:
+				turns += len(group.Devices)
+			}
+		}
+		return slices, turns
+	}
+	groups := r.until("its instances are divided", func(g []*device.DeviceGroup) bool {
+		slices, turns := sliced(g)
+		return slices > 1 && turns == 2 && allHealthy(g)
+	})
+	// A task on one slice keeps the whole instance.
+	d = r.demand(groups)
+	made := at(d, 4)
+	client.set(map[string]string{d.GPU: gpu.MIGOrder{Version: 1, ID: "two", Remove: []string{made}, Make: []gpu.MIGPlace{{Profile: "1g.10gb", Start: 4}}}.String()}, map[string]string{made + "::0": "alloc"})
+	r.until("its instance is in use", func(g []*device.DeviceGroup) bool {
+		now := r.demand(g)
+		return now.Refused == "two" && at(now, 4) == made
+	})
+}

@@ -48,11 +48,10 @@ const (
 
 // The types of device groups: the middle word of their names.
 const (
-	TypeSlice     = "slice"
-	TypeShared    = "shared"
-	TypeMIG       = "mig"
-	TypeMIGSlice  = "mig-slice"
-	TypeMIGShared = "mig-shared"
+	TypeSlice    = "slice"
+	TypeShared   = "shared"
+	TypeMIG      = "mig"
+	TypeMIGSlice = "mig-slice"
 	// The parts of other vendors' devices; sliced, their types end with "-slice".
 	TypePartition = "partition"
 	TypeVF        = "vf"
