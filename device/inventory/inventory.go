@@ -187,7 +187,7 @@ func (u unseen) Error() string {
 
 func (u unseen) Unwrap() []error { return u }
 
-// running is what only the running plugin knows, by UUID: cordons, which say what it waits for
+// running is what only the running plugin knows, by UUID: cordons, which tell its wait
 // or how many clients there are, and the chunks of static partitions.
 type running struct {
 	standing map[string]string

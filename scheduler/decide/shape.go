@@ -64,8 +64,8 @@ func idle(a groupAsk) (blocks.Placed, error) {
 }
 
 // sized is the shape of a group that takes whatever MIG instance is large enough: of those
-// that have room now the smallest, else the smallest at all. A group of which something runs
-// keeps the profile that it has.
+// that have room now the smallest, else the smallest at all. A group with running allocations
+// keeps its profile.
 func sized(a groupAsk) (whole groupAsk, form blocks.Placed, err error) {
 	whole, err = a, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("group %q: no MIG instance that a GPU has, or may be cut into, is large enough", a.ask.Group)}
 	there, makeable := false, false

@@ -9,7 +9,7 @@ import (
 )
 
 // pin gives the first open wants, if they are of an allocation that takes several instances, their
-// node, and what is free there.
+// node, and its free instances.
 func (d *decision) pin(open []Want) []Want {
 	for len(open) > 0 && open[0].Alloc > 0 {
 		node, first := d.together(open), open[0]
