@@ -3,9 +3,11 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // the format
@@ -23,7 +25,18 @@ type pkg struct {
 	scripts             nfpm.Scripts
 }
 
-const maintainer = "nomad-gpu maintainers <maintainers@nomad-gpu.invalid>"
+//go:embed owner
+var owner string
+
+// maintainer is who the packages are from.
+var maintainer = owned("MAINTAINER")
+
+// owned is a setting of the file owner, which the shell reads too.
+func owned(name string) string {
+	_, value, _ := strings.Cut(owner, "\n"+name+"='")
+	value, _, _ = strings.Cut(value, "'")
+	return value
+}
 
 // The programs of each package.
 var (

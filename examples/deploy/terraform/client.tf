@@ -4,7 +4,7 @@
 variable "nomad_gpu_url" {
   description = "Where the repositories of a release are served."
   type        = string
-  default     = "https://nomad-gpu.github.io/nomad-gpu"
+  default     = "https://packages.nomad-gpu.invalid"
 }
 
 variable "nomad_gpu_mode" {
