@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,11 @@ func TestAdmission(t *testing.T) {
 	r := serve(ctx, t, c, "")
 	first := job{id: "first", meta: map[string]string{"gpu": "4G"}}
 	admitted(ctx, t, r, first)
+	// A config that no node would take is refused before it waits for a GPU.
+	err := submit(ctx, r.API, job{id: "odd", meta: map[string]string{"gpu": "1G"}, image: "Not An Image"})
+	if err == nil || !strings.Contains(err.Error(), `task "probe": image: `) {
+		t.Errorf("a job whose image cannot be one: %v", err)
+	}
 	live := runs(ctx, t, c.API, "first", 1)
 
 	// An unchanged job changes nothing that runs, and neither does a larger

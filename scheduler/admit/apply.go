@@ -106,6 +106,10 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 	if d.OnCPU {
 		return g.withoutGPU(&o, ask)
 	}
+	// The limit is that of work on a GPU. An older Nomad does not know the field, and lets the work run on.
+	if ask.TimeLimit > 0 && (ask.JobType == "batch" || ask.JobType == "sysbatch") {
+		o.set("MaxRunDuration", encode(ask.TimeLimit))
+	}
 	tasks, err := parseArray(o.get("Tasks"))
 	if err != nil {
 		return nil, err

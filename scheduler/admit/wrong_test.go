@@ -222,3 +222,21 @@ func TestMaxRunDurationIsATimeLimit(t *testing.T) {
 		}
 	}
 }
+
+// A time limit is written where Nomad enforces it: in batch work on GPUs. Nomad refuses it in
+// other jobs.
+func TestTimeLimitsAreWrittenForNomad(t *testing.T) {
+	for row, want := range map[string]string{
+		`"Type":"batch"`: `"MaxRunDuration":1800000000000`, `"Type":"sysbatch"`: `"MaxRunDuration":1800000000000`,
+		`"Type":"service"`: "", `"Type":"batch","Priority":1`: "", // the last on the CPU
+	} {
+		j, err := Read([]byte(`{"Job":{"ID":"a",`+row+`,"TaskGroups":[{"Name":"g","Meta":{"gpu_time_limit":"30m"},"Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}]}}`), Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := j.Apply([]Decision{{Group: "g", OnCPU: strings.Contains(row, "Priority"), Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8)}}}}}, Link{})
+		if err != nil || strings.Contains(string(out), "MaxRunDuration") != (want != "") || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %s, %v, want %q", row, out, err, want)
+		}
+	}
+}
