@@ -44,7 +44,7 @@ func Generous(c Config) Policy {
 	return p
 }
 
-// job is what of a job concerns its tasks' config, as Nomad's API has it.
+// job is the part of a job around its tasks' config, as Nomad's API has it.
 type job struct {
 	Meta       map[string]string
 	TaskGroups []*struct {
@@ -64,7 +64,7 @@ type task struct {
 
 // Job checks the config blocks of a job's tasks for this driver, as far as that can be done
 // without a node, by the policy of a node that has the task. The job is as it is sent to
-// Nomad's API, {"Job": {…}}; what is none is left to Nomad. Keys whose values Nomad
+// Nomad's API, {"Job": {…}}; other bodies are left to Nomad. Keys whose values Nomad
 // interpolates when the task starts are checked only then. It returns every mistake, and how
 // many tasks are the driver's.
 func Job(body []byte, policy func(Config) Policy) (mistakes []JobMistake, tasks int) {

@@ -52,7 +52,7 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 }
 
 // priority is the highest that counts of a job's groups; 0: all of its own. Nomad gives room by the
-// priority of jobs, and takes no change of what is dispatched: so the bound is in it from the start.
+// priority of jobs, and takes no change of dispatched children: so the bound is in it from the start.
 func priority(decisions []Decision) (highest int) {
 	for _, d := range decisions {
 		if d.Priority == 0 {

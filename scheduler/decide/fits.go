@@ -181,7 +181,7 @@ func fitsInPlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, at int, d *adm
 	return wouldFit(tx, key, &asks[at], nil, nil)
 }
 
-// Fitting works out what each of the first groups that wait lacks, and what would start now in its place,
+// Fitting works out the shortage of each of the first groups that wait, and a smaller request that would start now,
 // one after the other, so that others need not wait for all of them.
 type Fitting struct {
 	window  *Window
@@ -241,5 +241,5 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	return true
 }
 
-// Found is the answers found, and what each group lacks, by job/group.
+// Found is the answers found and the shortages, by job/group.
 func (f *Fitting) Found() (map[string]*view.Fits, map[string]state.Lack) { return f.found, f.lacks }

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// lack says what a group that waits lacks: that no node could ever hold it, or which GPU
-// comes nearest; nothing where neither can be said.
+// lack is the shortage of a group that waits: no node could ever hold it, or one GPU comes
+// nearest. It is empty where neither can be said.
 func lack(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (of state.Lack) {
 	group, err := newGroupAsk(tx, key, a)
 	if err != nil {

@@ -69,8 +69,8 @@ type Group struct {
 	Stays bool
 	// Restarts is set where Nomad starts another alloc in place of one that failed.
 	Restarts bool
-	// Ask is what the group asks for, kept where it names MIG instances or no decision of the
-	// service is in it.
+	// Ask is the group's request, kept where it names MIG instances or bears no decision of the
+	// service.
 	Ask *admit.Ask
 	// StopTime is how long an alloc may take to stop: its shutdown_delay and the longest
 	// kill_timeout of its tasks, each with the delay of its own.

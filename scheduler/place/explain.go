@@ -145,7 +145,7 @@ func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
 	})
 }
 
-// Near is the GPU that lacks least of what a request needs of each.
+// Near is the GPU with the smallest shortage for a request.
 type Near = fit.Near
 
 // Nearest is the GPU that comes nearest to a request, of nodes that take it otherwise; false

@@ -61,13 +61,13 @@ func (s *starts) FitsFor(key nomad.JobKey, group string) *view.Fits {
 	return s.fits[key.String()+"/"+group]
 }
 
-// Lack is what a group that waits for room lacks.
+// Lack is the shortage of a group that waits for room.
 type Lack struct {
 	Text  string // for people; empty where nothing is known
 	Never bool   // no node could hold it even if it was empty
 }
 
-// LackOf is what a group that waits lacked when that was looked for last.
+// LackOf is the shortage of a group as it was found last.
 func (s *starts) LackOf(key nomad.JobKey, group string) Lack { return s.lacks[key.String()+"/"+group] }
 
 // learn compares the first estimate for a group with when an alloc of it was placed.
@@ -98,8 +98,8 @@ func (tx *Tx) NoteStarts(groups map[string]Start) {
 	tx.version++
 }
 
-// NoteFits keeps for people what would start now in place of what waits, and what that lacks,
-// by job/group.
+// NoteFits keeps for people the answers about groups that wait, by job/group: a smaller request
+// that would start now, and the shortage.
 func (tx *Tx) NoteFits(fits map[string]*view.Fits, lacks map[string]Lack) {
 	tx.starts.fits, tx.starts.lacks = fits, lacks
 	tx.version++

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// Near is the GPU that lacks least of what a shape needs of each.
+// Near is the GPU with the smallest shortage for a shape.
 type Near struct {
 	Node *cluster.Node
 	GPU  int    // its position among those of the node
@@ -57,7 +57,7 @@ func (nd *Need) far(c *cluster.GPUState) int64 {
 	return max(part(nd.Take.Milli, c.Milli), part(nd.Take.Slices, c.Slices), part(nd.Take.Replicas, c.Replicas))
 }
 
-// lacks says what a GPU lacks.
+// lacks names the shortage on a GPU.
 func (nd *Need) lacks(c *cluster.GPUState, k *cluster.Kind) string {
 	switch {
 	case nd.Whole && c.Tasks == 1:
