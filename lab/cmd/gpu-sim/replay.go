@@ -32,6 +32,12 @@ back, and evicted tasks start again from nothing. The column time_limit_s says h
 long a task runs at most, for -outlook and for -order shortest, with which what is
 expected to run for the shortest time goes first.
 
+Columns: Used is the part of the GPUs in use over time. Lost is GPU work that had not
+started by the last arrival, and Blocked that part of each size of task. Started and
+Never count tasks by then, Evicted evictions. Mean, p50 and p99 are the time that a
+decision takes. Below, by GPUs, priority and queue: Mean wait, p95, p99 and Longest from
+a task's arrival to its first start, or to the last arrival where it never started.
+
 With -bounds the replay keeps nodes for what waits and bounds evictions as the service
 does, and tells how long anyone waited behind others, how long queues waited for their
 guarantee, and how often work was evicted. With -strict, nothing goes ahead of a task
