@@ -30,6 +30,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // isOpen reports whether this process has a descriptor open, and opens none to find out.
@@ -107,7 +108,7 @@ func filesOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error)
 	shared := sharedMount(t, t.TempDir())
 	cfg.Mounts = []*drivers.MountConfig{{TaskPath: "/vol", HostPath: shared, PropagationMode: "host-to-task"}}
 	return func() (string, error) {
-		files, err := openTaskFiles(&cfg, spec.Config{}, spec.Policy{})
+		files, err := openTaskFiles(&cfg, taskconfig.Config{}, taskconfig.Policy{})
 		defer files.close()
 		return fmt.Sprint(len(files.shown)), err
 	}
@@ -121,12 +122,12 @@ func stageOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error)
 	return func() (_ string, err error) {
 		p := &startPlan{env: env, cfg: &cfg, record: record.Record{Lease: gpu.Lease{Container: "box"}}}
 		p.share.HAMi = true
-		if p.files, err = openTaskFiles(&cfg, p.config, spec.Policy{}); err != nil {
+		if p.files, err = openTaskFiles(&cfg, p.config, taskconfig.Policy{}); err != nil {
 			return "", err
 		}
 		defer p.files.close()
 		err = p.prepare(t.Context())
-		var mounts []spec.Mount
+		var mounts []taskconfig.Mount
 		if err == nil {
 			mounts, err = p.taskMounts()
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // allocated is a task with the directories that Nomad makes for it.
@@ -42,15 +42,15 @@ func allocated(t *testing.T) *drivers.TaskConfig {
 
 // What a task is to see is opened before its start, or the start says what could not be.
 func TestFilesOfATask(t *testing.T) {
-	everything := spec.Policy{VolumesEnabled: true}
+	everything := taskconfig.Policy{VolumesEnabled: true}
 	good := allocated(t)
 	local := filepath.Join(good.AllocDir, "web", "local")
 	must.NoError(t, os.WriteFile(filepath.Join(local, "file"), nil, 0o600))
 	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(local, "link")))
 	must.NoError(t, os.Symlink("/nowhere", filepath.Join(local, "nowhere")))
 	must.NoError(t, unix.Mknod(filepath.Join(local, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))))
-	mount := func(source string) spec.Config {
-		return spec.Config{Mounts: []spec.MountConfig{{Type: "tmpfs", Target: "/tmp"}, {Type: "bind", Source: source, Target: "/data"}}}
+	mount := func(source string) taskconfig.Config {
+		return taskconfig.Config{Mounts: []taskconfig.MountConfig{{Type: "tmpfs", Target: "/tmp"}, {Type: "bind", Source: source, Target: "/data"}}}
 	}
 	propagated := mount("local/file")
 	propagated.Mounts[1].Propagation = "up"
@@ -66,9 +66,9 @@ func TestFilesOfATask(t *testing.T) {
 		}
 	}
 	for name, row := range map[string]struct {
-		config spec.Config
+		config taskconfig.Config
 		change func(*drivers.TaskConfig)
-		policy spec.Policy
+		policy taskconfig.Policy
 		says   string
 		shown  int
 	}{
@@ -91,8 +91,8 @@ func TestFilesOfATask(t *testing.T) {
 		"a source that is private":  {config: unshared, policy: everything, says: `mounts: target "/data": propagation needs a shared mount`},
 		"one of the host":           {config: mount("/etc"), policy: everything, shown: 7},
 		"one that is away":          {config: mount("/nowhere"), policy: everything, says: "no such file"},
-		"one that is not allowed":   {config: mount("/etc"), policy: spec.Policy{VolumesEnabled: true, AllowPaths: []string{"/srv"}}, says: "is not allowed on this node"},
-		"a link to one that is not": {config: mount(filepath.Join(local, "link")), policy: spec.Policy{VolumesEnabled: true, AllowPaths: []string{local}}, says: `"/etc/passwd" is not allowed`},
+		"one that is not allowed":   {config: mount("/etc"), policy: taskconfig.Policy{VolumesEnabled: true, AllowPaths: []string{"/srv"}}, says: "is not allowed on this node"},
+		"a link to one that is not": {config: mount(filepath.Join(local, "link")), policy: taskconfig.Policy{VolumesEnabled: true, AllowPaths: []string{local}}, says: `"/etc/passwd" is not allowed`},
 	} {
 		cfg := *good
 		if row.change != nil {
@@ -109,7 +109,7 @@ func TestFilesOfATask(t *testing.T) {
 	}
 	must.NoError(t, os.RemoveAll(filepath.Join(good.AllocDir, "alloc/logs")))
 	must.NoError(t, os.WriteFile(filepath.Join(good.AllocDir, "alloc/logs"), nil, 0o600))
-	_, err := openTaskFiles(good, spec.Config{}, everything)
+	_, err := openTaskFiles(good, taskconfig.Config{}, everything)
 	must.ErrorContains(t, err, `"alloc/logs" is not a directory`)
 }
 
@@ -124,17 +124,17 @@ func TestProfilesThatCannotBeRead(t *testing.T) {
 	for path, says := range map[string]string{
 		"local/none": "seccomp_profile: path", "local/cut": `seccomp_profile "local/cut": `, "local/large": `seccomp_profile "local/large": `, "local": `seccomp_profile "local": `,
 	} {
-		_, err := seccompProfile(cfg, spec.Config{SeccompProfile: path}, spec.Policy{})
+		_, err := seccompProfile(cfg, taskconfig.Config{SeccompProfile: path}, taskconfig.Policy{})
 		must.ErrorContains(t, err, says)
 	}
-	profile, err := seccompProfile(cfg, spec.Config{SeccompProfile: "local/good"}, spec.Policy{})
+	profile, err := seccompProfile(cfg, taskconfig.Config{SeccompProfile: "local/good"}, taskconfig.Policy{})
 	must.NoError(t, err)
 	must.Eq(t, specs.ActErrno, profile.DefaultAction)
-	profile, err = seccompProfile(cfg, spec.Config{}, spec.Policy{})
+	profile, err = seccompProfile(cfg, taskconfig.Config{}, taskconfig.Policy{})
 	must.NoError(t, err)
 	must.Nil(t, profile)
 	cfg.AllocDir += "/none"
-	_, err = seccompProfile(cfg, spec.Config{SeccompProfile: "local/good"}, spec.Policy{})
+	_, err = seccompProfile(cfg, taskconfig.Config{SeccompProfile: "local/good"}, taskconfig.Policy{})
 	must.ErrorContains(t, err, "open the allocation's directory: ")
 }
 
@@ -150,11 +150,11 @@ func TestImagesThatAreNone(t *testing.T) {
 	for image, says := range map[string]string{
 		"local/none.tar": "image: path", "local/dir.tar": rooted.ErrKind.Error(), "local/image.tar": `image "local/image.tar": `, "NOT a reference": `image "NOT a reference" is not a reference`,
 	} {
-		_, err := d.image(over, env, cfg, spec.Config{Image: image})
+		_, err := d.image(over, env, cfg, taskconfig.Config{Image: image})
 		must.ErrorContains(t, err, says)
 	}
 	cfg.AllocDir += "/none"
-	_, err := d.image(over, env, cfg, spec.Config{Image: "local/image.tar"})
+	_, err := d.image(over, env, cfg, taskconfig.Config{Image: "local/image.tar"})
 	must.ErrorContains(t, err, "open the allocation's directory: ")
 }
 
@@ -200,7 +200,7 @@ esac
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker-credential-test"), []byte(program), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for host, want := range map[string]string{"a.example": " of a", "b.example": "user pass", "c.example": " of c", "d.example": "user of d", "e.example": " "} {
-		user, secret, err := credentialsFor(spec.Auth{}, "", nil, config.AuthConfig{Config: path, Helper: "test"})(host)
+		user, secret, err := credentialsFor(taskconfig.Auth{}, "", nil, config.AuthConfig{Config: path, Helper: "test"})(host)
 		must.NoError(t, err)
 		must.Eq(t, want, user+" "+secret, must.Sprint(host))
 	}
@@ -242,12 +242,12 @@ func TestNetworkFilesThatCannotBeWritten(t *testing.T) {
 func TestNodesThatLackAProgram(t *testing.T) {
 	_, env := alone(t)
 	env.settings.InitPath = "/nowhere/init"
-	err := checkNode(t.Context(), env.runtime, spec.Config{Init: true}, env.settings)
+	err := checkNode(t.Context(), env.runtime, taskconfig.Config{Init: true}, env.settings)
 	must.ErrorContains(t, err, `init_path is "/nowhere/init"`)
-	must.NoError(t, checkNode(t.Context(), env.runtime, spec.Config{}, env.settings))
+	must.NoError(t, checkNode(t.Context(), env.runtime, taskconfig.Config{}, env.settings))
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	must.Error(t, checkNode(over, env.runtime, spec.Config{Snapshotter: "overlayfs"}, env.settings))
+	must.Error(t, checkNode(over, env.runtime, taskconfig.Config{Snapshotter: "overlayfs"}, env.settings))
 }
 
 // What the driver counts is not written over what cannot be read.
@@ -286,24 +286,24 @@ func TestFilesAreClosedAgain(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what was left open
-	mount := func(source string) spec.Config {
-		return spec.Config{Mounts: []spec.MountConfig{{Type: "bind", Source: source, Target: "/data"}}}
+	mount := func(source string) taskconfig.Config {
+		return taskconfig.Config{Mounts: []taskconfig.MountConfig{{Type: "bind", Source: source, Target: "/data"}}}
 	}
-	files := func(config spec.Config) func() {
+	files := func(config taskconfig.Config) func() {
 		return func() {
-			files, err := openTaskFiles(cfg, config, spec.Policy{VolumesEnabled: true, AllowPaths: []string{local}})
+			files, err := openTaskFiles(cfg, config, taskconfig.Policy{VolumesEnabled: true, AllowPaths: []string{local}})
 			if err == nil {
 				files.close()
 			}
 		}
 	}
 	profile := func(path string) func() {
-		return func() { _, _ = seccompProfile(cfg, spec.Config{SeccompProfile: path}, spec.Policy{}) }
+		return func() { _, _ = seccompProfile(cfg, taskconfig.Config{SeccompProfile: path}, taskconfig.Policy{}) }
 	}
 	for name, do := range map[string]func(){
-		"image":         func() { _, _ = d.image(over, env, cfg, spec.Config{Image: "local/image.tar"}) },
-		"directory":     func() { _, _ = d.image(over, env, cfg, spec.Config{Image: "local"}) },
-		"files":         files(spec.Config{}),
+		"image":         func() { _, _ = d.image(over, env, cfg, taskconfig.Config{Image: "local/image.tar"}) },
+		"directory":     func() { _, _ = d.image(over, env, cfg, taskconfig.Config{Image: "local"}) },
+		"files":         files(taskconfig.Config{}),
 		"a mount":       files(mount("local/good")),
 		"none there":    files(mount("local/none")),
 		"of the host":   files(mount(local)),

@@ -16,7 +16,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -338,7 +337,7 @@ func TestHowATaskEnded(t *testing.T) {
 // started again after a fault.
 func TestTaskConfigurationsThatCannotBeDecoded(t *testing.T) {
 	cfg := &drivers.TaskConfig{}
-	_, err := config.Task(cfg, spec.Policy{})
+	_, err := config.Task(cfg, taskconfig.Policy{})
 	must.ErrorContains(t, err, "decode task config: ")
 	must.Eq(t, taskconfig.OnFaultRestart, config.OnFault(cfg))
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // What a start keeps on the host is made whole, or the start ends with what could not be.
@@ -40,10 +41,10 @@ func TestStartsWhoseHostResourcesFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := allocated(t)
 			d, env := alone(t)
-			p := &startPlan{env: env, cfg: cfg, config: spec.Config{IPCMode: "shareable", ShmSize: "1M"}, record: record.Record{Lease: gpu.Lease{Container: "box"}}}
+			p := &startPlan{env: env, cfg: cfg, config: taskconfig.Config{IPCMode: "shareable", ShmSize: "1M"}, record: record.Record{Lease: gpu.Lease{Container: "box"}}}
 			p.share.Holdings, p.share.Env = []gpu.Holding{{UUID: gpuA}}, map[string]string{}
 			var err error
-			p.files, err = openTaskFiles(cfg, p.config, spec.Policy{})
+			p.files, err = openTaskFiles(cfg, p.config, taskconfig.Policy{})
 			must.NoError(t, err)
 			defer p.files.close()
 			if row.spoiled != "" {
@@ -161,7 +162,7 @@ func TestStepsOfAStartThatFail(t *testing.T) {
 	d, env, fake, cfg := besideFake(t)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	for image, says := range map[*spec.Config]string{
+	for image, says := range map[*taskconfig.Config]string{
 		{Image: "example.test/box:1", ForcePull: true, ImagePullTimeout: "soon"}: "image_pull_timeout: ",
 		{Image: "example.test/box:1", ForcePull: true, ImagePullTimeout: "5m"}:   context.Canceled.Error(),
 	} {
@@ -291,7 +292,7 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	d, env := alone(t)
 	s := &start{driver: d, cfg: cfg, claimed: true, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
 	var err error
-	s.plan.files, err = openTaskFiles(cfg, spec.Config{}, spec.Policy{})
+	s.plan.files, err = openTaskFiles(cfg, taskconfig.Config{}, taskconfig.Policy{})
 	must.NoError(t, err)
 	must.NoError(t, d.leases.Claim(s.plan.record.Lease))
 	d.seats.setReady("mine", true)

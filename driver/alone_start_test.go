@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -35,7 +34,7 @@ func TestLoginsThatCannotBeRead(t *testing.T) {
 		"find login for a.example in auth.config: ":          {Config: file("helper", `{"credHelpers":{"a.example":"of-nowhere"}}`)},
 		`ask credential helper "of-nowhere" about a.example`: {Helper: "of-nowhere"},
 	} {
-		_, _, err := credentialsFor(spec.Auth{}, "a.example", nil, operator)("a.example")
+		_, _, err := credentialsFor(taskconfig.Auth{}, "a.example", nil, operator)("a.example")
 		must.ErrorContains(t, err, says)
 	}
 }
@@ -63,16 +62,16 @@ func TestSharesThatCannotBeComputed(t *testing.T) {
 	for key := range cfg.DeviceEnv {
 		cfg.DeviceEnv[key] = "no reservation"
 	}
-	_, err := shareOf(cfg, spec.Config{}, env.state)
+	_, err := shareOf(cfg, taskconfig.Config{}, env.state)
 	must.Error(t, err)
 	other := device
 	other.Slices, other.Of = []int{1}, 8
-	_, err = shareOf(task(device, other), spec.Config{}, env.state)
+	_, err = shareOf(task(device, other), taskconfig.Config{}, env.state)
 	must.Error(t, err, must.Sprint("two reservations that contradict each other"))
-	_, err = shareOf(task(device), spec.Config{GPU: taskconfig.GPUConfig{Memory: "much"}}, env.state)
+	_, err = shareOf(task(device), taskconfig.Config{GPU: taskconfig.GPUConfig{Memory: "much"}}, env.state)
 	must.ErrorContains(t, err, "much")
 	must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, "gpus", gpuA+".json"), []byte("{"), 0o600))
-	_, err = shareOf(task(device), spec.Config{}, env.state)
+	_, err = shareOf(task(device), taskconfig.Config{}, env.state)
 	must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
 }
 

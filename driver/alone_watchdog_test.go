@@ -15,7 +15,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -91,7 +90,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	start := func(name string, holdings []gpu.Holding) *task {
 		one := named(d, env, name, gpu.Lease{Phase: gpu.PhaseRunning, Holdings: holdings})
 		one.record.StartedAt = began
-		must.NoError(t, one.cfg.EncodeConcreteDriverConfig(spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}))
+		must.NoError(t, one.cfg.EncodeConcreteDriverConfig(taskconfig.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}))
 		return one
 	}
 	tasks := []*task{start("a", on), start("b", on), start("c", []gpu.Holding{{UUID: gpuB}})}
@@ -217,11 +216,11 @@ func TestWhatTheWatchdogDoes(t *testing.T) {
 // A task that cannot go on is ended for a restart, unless its author wants to be told alone.
 func TestTasksThatCannotGoOn(t *testing.T) {
 	for name, row := range map[string]struct {
-		config spec.Config
+		config taskconfig.Config
 		ended  bool
 	}{
-		"restart": {spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultRestart}}, true},
-		"event":   {spec.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}, false},
+		"restart": {taskconfig.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultRestart}}, true},
+		"event":   {taskconfig.Config{GPU: taskconfig.GPUConfig{OnFault: taskconfig.OnFaultEvent}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _, _, cfg := besideFake(t)

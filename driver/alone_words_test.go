@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // A share is described in one line, each of its GPUs with what the task has of it.
@@ -121,16 +122,16 @@ func TestNamesOfATask(t *testing.T) {
 	group := &drivers.NetworkIsolationSpec{HostsConfig: &drivers.HostsConfig{Hostname: "group"}}
 	for _, row := range []struct {
 		cfg    drivers.TaskConfig
-		config spec.Config
+		config taskconfig.Config
 		want   string
 	}{
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: group}, spec.Config{Hostname: "own"}, "own"},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: group}, spec.Config{NetworkMode: "host"}, "group"},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: &drivers.NetworkIsolationSpec{}}, spec.Config{}, "01234567"},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: &drivers.NetworkIsolationSpec{HostsConfig: &drivers.HostsConfig{}}}, spec.Config{}, "01234567"},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab"}, spec.Config{NetworkMode: "host"}, host},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab"}, spec.Config{}, "01234567"},
-		{drivers.TaskConfig{Name: "web", AllocID: "0123456789a"}, spec.Config{}, "web"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: group}, taskconfig.Config{Hostname: "own"}, "own"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: group}, taskconfig.Config{NetworkMode: "host"}, "group"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: &drivers.NetworkIsolationSpec{}}, taskconfig.Config{}, "01234567"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab", NetworkIsolation: &drivers.NetworkIsolationSpec{HostsConfig: &drivers.HostsConfig{}}}, taskconfig.Config{}, "01234567"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab"}, taskconfig.Config{NetworkMode: "host"}, host},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789ab"}, taskconfig.Config{}, "01234567"},
+		{drivers.TaskConfig{Name: "web", AllocID: "0123456789a"}, taskconfig.Config{}, "web"},
 	} {
 		must.Eq(t, row.want, hostnameOf(&row.cfg, row.config))
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
@@ -33,7 +32,7 @@ type attacker struct {
 
 // attack is one hostile job.
 type attack struct {
-	config  spec.Config
+	config  taskconfig.Config
 	name    string
 	user    string
 	volumes []*drivers.MountConfig
@@ -94,8 +93,8 @@ func (a *attacker) source() string {
 	return pick(a, ".", "..", "private", "../alloc", "local/..", "local/../../x", "/alloc/x", path, "local/x"+path, climb+path, "local/"+climb+path)
 }
 
-func (a *attacker) mount() spec.MountConfig {
-	m := spec.MountConfig{Type: pick(a, "", "bind", "volume", "tmpfs"), Target: a.target()}
+func (a *attacker) mount() taskconfig.MountConfig {
+	m := taskconfig.MountConfig{Type: pick(a, "", "bind", "volume", "tmpfs"), Target: a.target()}
 	if m.Type != "tmpfs" {
 		m.Source = a.source()
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Docker Hub answers at one name and is logged in to by another.
@@ -31,12 +31,12 @@ const (
 // operator's Docker configuration file (with the helpers that it names), the
 // operator's helper. A login is sent to its own server only: without a server it is
 // the task's for the registry of its image, and the operator's for Docker Hub.
-func credentialsFor(task spec.Auth, registry string, registries []spec.Auth, operator config.AuthConfig) runtime.Credentials {
+func credentialsFor(task taskconfig.Auth, registry string, registries []taskconfig.Auth, operator config.AuthConfig) runtime.Credentials {
 	if task.ServerAddress == "" {
 		task.ServerAddress = registry
 	}
-	logins := append([]spec.Auth{task}, registries...)
-	all := spec.Auth{Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress}
+	logins := append([]taskconfig.Auth{task}, registries...)
+	all := taskconfig.Auth{Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress}
 	if all.ServerAddress == "" {
 		all.ServerAddress = dockerHub
 	}
@@ -73,7 +73,7 @@ func registryHost(server string) string {
 }
 
 // explainDenied adds to a registry's refusal that no login was sent to it, if that is so.
-func explainDenied(err error, credentials runtime.Credentials, task spec.Auth, registry string) error {
+func explainDenied(err error, credentials runtime.Credentials, task taskconfig.Auth, registry string) error {
 	if !errors.Is(err, runtime.ErrPullDenied) {
 		return err
 	}
@@ -91,7 +91,7 @@ func explainDenied(err error, credentials runtime.Credentials, task spec.Auth, r
 
 // accessOf tells logins apart: the same login gets the same text, in which the
 // login cannot be read.
-func accessOf(login spec.Auth) string {
+func accessOf(login taskconfig.Auth) string {
 	if login.Username == "" {
 		return ""
 	}

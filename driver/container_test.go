@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 func TestImageCommandAndArgs(t *testing.T) {
@@ -89,7 +89,7 @@ func TestTTY(t *testing.T) {
 func TestConformance_Mounts(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("cat", "/rel/r")
-		config.Mounts = []spec.MountConfig{{Type: "volume", Source: "local/sub", Target: "/rel"}}
+		config.Mounts = []taskconfig.MountConfig{{Type: "volume", Source: "local/sub", Target: "/rel"}}
 		cfg := e.task(config)
 		must.NoError(t, os.MkdirAll(filepath.Join(cfg.TaskDir().LocalDir, "sub"), 0o755))
 		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "sub", "r"), []byte("relative\n"), 0o644))
@@ -102,7 +102,7 @@ func TestConformance_Mounts(t *testing.T) {
 func TestConformance_Tmpfs(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("cat", "/proc/mounts")
-		config.Mounts = []spec.MountConfig{{Type: "tmpfs", Target: "/scratch", Size: "1M"}}
+		config.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: "/scratch", Size: "1M"}}
 		out, _ := e.run(config)
 		must.StrContains(t, out, "tmpfs /scratch tmpfs rw,nosuid,nodev")
 		must.StrContains(t, out, "size=1024k")
@@ -114,7 +114,7 @@ func TestConformance_VolumesEnabled(t *testing.T) {
 		host := filepath.Join(e.dir, "host")
 		must.NoError(t, os.MkdirAll(host, 0o755))
 		config := defaultTaskConfig("sh", "-c", "echo hi > /bind/f; cat /ro/f; echo no > /ro/f || echo read-only")
-		config.Mounts = []spec.MountConfig{
+		config.Mounts = []taskconfig.MountConfig{
 			{Type: "bind", Source: host, Target: "/bind", Options: []string{"rbind", "rw"}},
 			{Type: "bind", Source: host, Target: "/ro", ReadOnly: true},
 		}
@@ -128,7 +128,7 @@ func TestConformance_VolumesDisabled(t *testing.T) {
 		disabled := e.with(func(c *config.Config) { c.Volumes.Enabled = false })
 		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{"/srv"} })
 		config := defaultTaskConfig("true")
-		config.Mounts = []spec.MountConfig{{Type: "bind", Source: "/etc", Target: "/e"}}
+		config.Mounts = []taskconfig.MountConfig{{Type: "bind", Source: "/etc", Target: "/e"}}
 		_, _, err := disabled.harness.StartTask(disabled.quietTask(config))
 		must.ErrorContains(t, err, "volumes are disabled")
 		_, _, err = limited.harness.StartTask(limited.quietTask(config))

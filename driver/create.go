@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // create makes the container.
@@ -82,10 +83,10 @@ func maxOpenFiles() uint64 {
 	return limit.Max
 }
 
-func devicesOf(devices []*drivers.DeviceConfig) []spec.Device {
-	var all []spec.Device
+func devicesOf(devices []*drivers.DeviceConfig) []taskconfig.Device {
+	var all []taskconfig.Device
 	for _, d := range devices {
-		all = append(all, spec.Device{HostPath: d.HostPath, ContainerPath: d.TaskPath, Permissions: d.Permissions})
+		all = append(all, taskconfig.Device{HostPath: d.HostPath, ContainerPath: d.TaskPath, Permissions: d.Permissions})
 	}
 	return all
 }

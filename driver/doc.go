@@ -3,7 +3,7 @@
 // Package driver is a Nomad task driver that runs containers with containerd
 // and gives them the GPU share that Nomad reserved for them.
 //
-//	StartTask ── decode ──► spec.Config ─┐
+//	StartTask ── decode ──► taskconfig.Config ─┐
 //	          ── DeviceEnv, state files ─► spec.Share ──► lease ──► container
 //
 // The driver trusts three sources, each for one thing: what Nomad's device hook

@@ -14,7 +14,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -52,13 +51,13 @@ func TestDockerOptionsAreDocumented(t *testing.T) {
 }
 
 // written is a task whose config block has HCL in it, checked as a start would.
-func written(t *testing.T, hcl string) (spec.Config, error) {
+func written(t *testing.T, hcl string) (taskconfig.Config, error) {
 	t.Helper()
 	var raw map[string]any
 	parse(t, config.TaskSchema, "image = \"redis:7\"\n"+hcl, &raw)
 	cfg := &drivers.TaskConfig{Name: "web"}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(&raw))
-	return config.Task(cfg, spec.Policy{AllowCaps: taskconfig.DefaultCaps})
+	return config.Task(cfg, taskconfig.Policy{AllowCaps: taskconfig.DefaultCaps})
 }
 
 func TestDockerOptionsAreAnswered(t *testing.T) {
@@ -119,7 +118,7 @@ func TestDockersOwnWords(t *testing.T) {
 	}
 	config, err := written(t, `volumes = ["local/a:/a:rw,rslave", "/srv:/srv:ro"]`)
 	must.NoError(t, err)
-	must.Eq(t, []spec.MountConfig{
+	must.Eq(t, []taskconfig.MountConfig{
 		{Type: "bind", Source: "local/a", Target: "/a", Options: []string{"rw", "rslave"}}, {Type: "bind", Source: "/srv", Target: "/srv", Options: []string{"ro"}},
 	}, config.Mounts)
 	must.True(t, slices.Contains(config.Volumes, "/srv:/srv:ro"))

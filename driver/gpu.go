@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // requestMeta is the meta key by which a job asks the placement service for GPUs.
@@ -26,7 +27,7 @@ const requestMeta = "NOMAD_META_gpu"
 
 // shareOf computes a task's share of GPUs. Its reservation comes from the
 // environment that Nomad's device hook set, and from nowhere else.
-func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (spec.Share, error) {
+func shareOf(cfg *drivers.TaskConfig, config taskconfig.Config, state *statedir.Dir) (spec.Share, error) {
 	reservations, err := gpu.ReservationsFromEnv(cfg.DeviceEnv)
 	if err != nil {
 		return spec.Share{}, err
@@ -77,7 +78,7 @@ func givenByAnother(cfg *drivers.TaskConfig) bool {
 // plugin, such as HashiCorp's, which knows nothing of slices, states and leases. Nodes
 // that it hands in are the container's already; GPUs that it names by a variable are those
 // of the operator's CDI specs.
-func foreignShare(cfg *drivers.TaskConfig, config spec.Config) (spec.Share, error) {
+func foreignShare(cfg *drivers.TaskConfig, config taskconfig.Config) (spec.Share, error) {
 	if want, err := config.GPURequest(); err != nil || want.Set() {
 		return spec.Share{}, errors.Join(err, fmt.Errorf("the gpu block needs slices of nomad-device-gpu, and the task's GPUs come from another device plugin; remove the block"))
 	}

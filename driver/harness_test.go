@@ -33,7 +33,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
@@ -218,27 +217,27 @@ func parse(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 }
 
 // defaultTaskConfig has what the schema's defaults would set.
-func defaultTaskConfig(command string, args ...string) spec.Config {
-	return spec.Config{
+func defaultTaskConfig(command string, args ...string) taskconfig.Config {
+	return taskconfig.Config{
 		Image: testImage, Command: command, Args: args, ImagePullTimeout: "5m",
 		NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1,
 	}
 }
 
 // task makes a task of its own allocation, with its directories and logs.
-func (e *env) task(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+func (e *env) task(config taskconfig.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
 	return e.newTask(config, true, change...)
 }
 
 // quietTask is a task without logs: no process opens the pipes of one that is
 // refused, and the log collector would wait for that.
-func (e *env) quietTask(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+func (e *env) quietTask(config taskconfig.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
 	return e.newTask(config, false, change...)
 }
 
-func (e *env) newTask(config spec.Config, logs bool, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+func (e *env) newTask(config taskconfig.Config, logs bool, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
 	alloc := uuid.Generate()
 	e.allocs = append(e.allocs, alloc)
@@ -295,7 +294,7 @@ func (e *env) wait(id string) *drivers.ExitResult {
 // run starts a task, waits for its end and returns what it wrote. The output goes
 // to a file, which is complete when the task is gone; Nomad's log collector would
 // have to be waited for.
-func (e *env) run(config spec.Config, change ...func(*drivers.TaskConfig)) (string, *drivers.ExitResult) {
+func (e *env) run(config taskconfig.Config, change ...func(*drivers.TaskConfig)) (string, *drivers.ExitResult) {
 	e.t.Helper()
 	cfg := e.quietTask(config, change...)
 	path := filepath.Join(e.dir, cfg.AllocID+".out")

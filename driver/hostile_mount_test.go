@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Options that make a mount something else than its type says, or let it reach the
@@ -21,19 +21,19 @@ func TestHostileMountOptions(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		dir := sharedMount(t, filepath.Join(e.dir, "shared"))
 		for _, row := range []struct {
-			mount spec.MountConfig
+			mount taskconfig.MountConfig
 			says  string
 		}{
-			{spec.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"bind"}}, `option "bind" is not one of a tmpfs's`},
-			{spec.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"rbind", "ro"}}, `option "rbind" is not one of a tmpfs's`},
-			{spec.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"rshared"}}, `option "rshared" is not one of a tmpfs's`},
-			{spec.MountConfig{Type: "tmpfs", Target: "/x", Propagation: "rslave"}, "propagation is for bind mounts"},
-			{spec.MountConfig{Source: "local", Target: "/x", Options: []string{"size=1G"}}, `option "size=1G" is not one of a bind mount's`},
-			{spec.MountConfig{Source: "local", Target: "/x", Options: []string{"remount"}}, `option "remount" is not one of a bind mount's`},
-			{spec.MountConfig{Source: dir, Target: "/x", Propagation: "rshared"}, "only a privileged task"},
-			{spec.MountConfig{Source: dir, Target: "/x", Options: []string{"shared"}}, "only a privileged task"},
-			{spec.MountConfig{Source: dir, Target: "/x", ReadOnly: true, Propagation: "rslave"}, "would not be read-only"},
-			{spec.MountConfig{Source: dir, Target: "/x", Options: []string{"slave", "ro"}}, "would not be read-only"},
+			{taskconfig.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"bind"}}, `option "bind" is not one of a tmpfs's`},
+			{taskconfig.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"rbind", "ro"}}, `option "rbind" is not one of a tmpfs's`},
+			{taskconfig.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"rshared"}}, `option "rshared" is not one of a tmpfs's`},
+			{taskconfig.MountConfig{Type: "tmpfs", Target: "/x", Propagation: "rslave"}, "propagation is for bind mounts"},
+			{taskconfig.MountConfig{Source: "local", Target: "/x", Options: []string{"size=1G"}}, `option "size=1G" is not one of a bind mount's`},
+			{taskconfig.MountConfig{Source: "local", Target: "/x", Options: []string{"remount"}}, `option "remount" is not one of a bind mount's`},
+			{taskconfig.MountConfig{Source: dir, Target: "/x", Propagation: "rshared"}, "only a privileged task"},
+			{taskconfig.MountConfig{Source: dir, Target: "/x", Options: []string{"shared"}}, "only a privileged task"},
+			{taskconfig.MountConfig{Source: dir, Target: "/x", ReadOnly: true, Propagation: "rslave"}, "would not be read-only"},
+			{taskconfig.MountConfig{Source: dir, Target: "/x", Options: []string{"slave", "ro"}}, "would not be read-only"},
 		} {
 			e.refused(e.quietTask(mounting(row.mount, "true")), row.says)
 		}
@@ -57,7 +57,7 @@ func TestReadOnlyReachesWhatIsMountedBelow(t *testing.T) {
 		sharedMount(t, disk)
 		must.NoError(t, os.Chmod(disk, 0o777))
 		config := defaultTaskConfig("sh", "-c", "for i in 1 2 3 4; do touch /v$i/disk/evil /v$i/evil; ls -d /v$i/disk; done")
-		config.Mounts = []spec.MountConfig{
+		config.Mounts = []taskconfig.MountConfig{
 			{Type: "bind", Source: dir, Target: "/v1", ReadOnly: true},
 			{Type: "volume", Source: dir, Target: "/v2", Options: []string{"ro", "nosuid"}},
 		}
@@ -79,7 +79,7 @@ func TestMountsKeepTheHostsRestrictions(t *testing.T) {
 		must.NoError(t, os.Chmod(dir, 0o777))
 		must.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 		config := defaultTaskConfig("sh", "-c", "grep ' /v[0-9] ' /proc/self/mountinfo; touch /v1/evil /v2/evil /v3/evil; true")
-		config.Mounts = []spec.MountConfig{
+		config.Mounts = []taskconfig.MountConfig{
 			{Source: dir, Target: "/v1", Options: []string{"noatime"}},
 			{Source: dir, Target: "/v2", Options: []string{"rw", "suid", "dev", "exec", "sync"}},
 		}
@@ -104,7 +104,7 @@ func TestHostileLinkIntoTheShare(t *testing.T) {
 			"directly":     {"x": "/run/nomad-gpu/mps/pipe"},
 			"in two steps": {"x": "/y/mps/pipe", "y": "/run/nomad-gpu"},
 		} {
-			for _, m := range []spec.MountConfig{{Type: "tmpfs", Target: "/x/inner"}, {Source: "local", Target: "/x/control"}} {
+			for _, m := range []taskconfig.MountConfig{{Type: "tmpfs", Target: "/x/inner"}, {Source: "local", Target: "/x/control"}} {
 				config := mounting(m, "true")
 				config.Image = "local/image.tar"
 				cfg := e.quietTask(config, reserve(gpuA, 0))

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // A task called ".." would have every allocation of the node for its directory.
@@ -16,7 +16,7 @@ func TestHostileTaskNames(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		named := func(name string) func(*drivers.TaskConfig) { return func(cfg *drivers.TaskConfig) { cfg.Name = name } }
 		for _, name := range []string{".", "..", "alloc", "a\nb", "a\x1b[2Jb", "a\u202eb", "a\x7f", "a/b"} {
-			cfg := e.quietTask(mounting(spec.MountConfig{Source: "local", Target: "/x"}, "true"))
+			cfg := e.quietTask(mounting(taskconfig.MountConfig{Source: "local", Target: "/x"}, "true"))
 			named(name)(cfg)
 			e.refused(cfg, "is not a name")
 		}

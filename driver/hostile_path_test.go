@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // canary is a directory of the host that no task may read, write or mount.
@@ -78,9 +78,9 @@ func (e *env) runPrepared(cfg *drivers.TaskConfig) (string, *drivers.ExitResult)
 	return string(text), result
 }
 
-func mounting(m spec.MountConfig, command string, args ...string) spec.Config {
+func mounting(m taskconfig.MountConfig, command string, args ...string) taskconfig.Config {
 	config := defaultTaskConfig(command, args...)
-	config.Mounts = []spec.MountConfig{m}
+	config.Mounts = []taskconfig.MountConfig{m}
 	return config
 }
 
@@ -89,9 +89,9 @@ func mounting(m spec.MountConfig, command string, args ...string) spec.Config {
 func TestHostileSourceIsTheTaskDirectory(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		for _, source := range []string{".", "./", "local/..", "local/../.", "private", "./private/x"} {
-			e.refused(e.quietTask(mounting(spec.MountConfig{Source: source, Target: "/x"}, "true")), "is not the task's")
+			e.refused(e.quietTask(mounting(taskconfig.MountConfig{Source: source, Target: "/x"}, "true")), "is not the task's")
 		}
-		e.refused(e.quietTask(mounting(spec.MountConfig{Source: "..", Target: "/x"}, "true")), "leaves the task directory")
+		e.refused(e.quietTask(mounting(taskconfig.MountConfig{Source: "..", Target: "/x"}, "true")), "leaves the task directory")
 		must.Eq(t, nil, e.leftovers())
 	})
 }
@@ -105,7 +105,7 @@ func TestHostileSourceIsALink(t *testing.T) {
 			"/": true, "..": true, "../..": true, "../../../../../../../../": true,
 			"/proc/self/root": false, "/proc/1/root": false, "../private": false, host.dir: false,
 		} {
-			cfg := e.quietTask(mounting(spec.MountConfig{Source: "local/x", Target: "/x"}, "sh", "-c", "ls /x; echo evil > /x"+host.file()))
+			cfg := e.quietTask(mounting(taskconfig.MountConfig{Source: "local/x", Target: "/x"}, "sh", "-c", "ls /x; echo evil > /x"+host.file()))
 			must.NoError(t, os.Symlink(target, filepath.Join(cfg.TaskDir().LocalDir, "x")))
 			if !inLocal {
 				e.refused(cfg, "is not in the task directory")
@@ -232,32 +232,32 @@ func TestHostileSwaps(t *testing.T) {
 		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{allowed} })
 		read := []string{"-c", "cat /x/file /x; echo evil > /x/evil; echo evil > /x"}
 		attacks := map[string]struct {
-			config spec.Config
+			config taskconfig.Config
 			target string
 			// put makes what the attacker shows between the links.
 			put func(local string) string
 		}{
-			"mount of a directory": {mounting(spec.MountConfig{Source: "local/x", Target: "/x"}, "sh", read...), host.dir, func(local string) string {
+			"mount of a directory": {mounting(taskconfig.MountConfig{Source: "local/x", Target: "/x"}, "sh", read...), host.dir, func(local string) string {
 				must.NoError(t, os.Mkdir(filepath.Join(local, "x"), 0o777))
 				return filepath.Join(local, "x")
 			}},
-			"mount below a directory": {mounting(spec.MountConfig{Source: "local/y/canary", Target: "/x"}, "sh", read...), e.dir, func(local string) string {
+			"mount below a directory": {mounting(taskconfig.MountConfig{Source: "local/y/canary", Target: "/x"}, "sh", read...), e.dir, func(local string) string {
 				must.NoError(t, os.MkdirAll(filepath.Join(local, "y", "canary"), 0o777))
 				return filepath.Join(local, "y")
 			}},
-			"mount of a file": {mounting(spec.MountConfig{Source: "local/x", Target: "/x"}, "sh", read...), host.file(), func(local string) string {
+			"mount of a file": {mounting(taskconfig.MountConfig{Source: "local/x", Target: "/x"}, "sh", read...), host.file(), func(local string) string {
 				must.NoError(t, os.WriteFile(filepath.Join(local, "x"), nil, 0o666))
 				return filepath.Join(local, "x")
 			}},
-			"mount of an allowed path": {mounting(spec.MountConfig{Source: filepath.Join(allowed, "x"), Target: "/x"}, "sh", read...), host.dir, func(string) string {
+			"mount of an allowed path": {mounting(taskconfig.MountConfig{Source: filepath.Join(allowed, "x"), Target: "/x"}, "sh", read...), host.dir, func(string) string {
 				must.NoError(t, os.MkdirAll(filepath.Join(allowed, "x"), 0o777))
 				return filepath.Join(allowed, "x")
 			}},
-			"mount point": {mounting(spec.MountConfig{Type: "tmpfs", Target: "/local/x"}, "sh", "-c", "true"), host.dir, func(local string) string {
+			"mount point": {mounting(taskconfig.MountConfig{Type: "tmpfs", Target: "/local/x"}, "sh", "-c", "true"), host.dir, func(local string) string {
 				must.NoError(t, os.Mkdir(filepath.Join(local, "x"), 0o777))
 				return filepath.Join(local, "x")
 			}},
-			"profile": {func() spec.Config {
+			"profile": {func() taskconfig.Config {
 				config := defaultTaskConfig("true")
 				config.SeccompProfile = "local/x"
 				return config
@@ -265,7 +265,7 @@ func TestHostileSwaps(t *testing.T) {
 				must.NoError(t, os.WriteFile(filepath.Join(local, "x"), profile, 0o666))
 				return filepath.Join(local, "x")
 			}},
-			"archive": {func() spec.Config {
+			"archive": {func() taskconfig.Config {
 				config := defaultTaskConfig("true")
 				config.Image = "local/x.tar"
 				return config
@@ -326,7 +326,7 @@ func TestHostileKindsOfFiles(t *testing.T) {
 			e.refused(cfg, "not a regular file")
 		}
 		for _, name := range []string{"device", "disk"} {
-			cfg := e.quietTask(mounting(spec.MountConfig{Source: "local/x", Target: "/x"}, "true"))
+			cfg := e.quietTask(mounting(taskconfig.MountConfig{Source: "local/x", Target: "/x"}, "true"))
 			must.NoError(t, kinds[name](filepath.Join(cfg.TaskDir().LocalDir, "x")))
 			e.refused(cfg, "is a device")
 		}

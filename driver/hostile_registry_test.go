@@ -21,7 +21,7 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -77,7 +77,7 @@ func TestHostileRegistry(t *testing.T) {
 
 		victim := defaultTaskConfig("")
 		victim.Image = ref
-		victim.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		victim.Auth = taskconfig.Auth{Username: registryUser, Password: registryPassword}
 		out, _ := e.run(victim)
 		must.StrContains(t, out, canarySong)
 
@@ -286,7 +286,7 @@ func TestTokensOfRegistriesAreBounded(t *testing.T) {
 			}
 		}))
 		defer server.Close()
-		for _, auth := range []spec.Auth{{}, {Username: registryUser, Password: registryPassword}} {
+		for _, auth := range []taskconfig.Auth{{}, {Username: registryUser, Password: registryPassword}} {
 			sent.Store(0)
 			config := imageConfig(strings.TrimPrefix(server.URL, "http://") + "/evil/x:1")
 			config.Auth = auth
@@ -334,7 +334,7 @@ func TestLoginsFollowNoRedirect(t *testing.T) {
 			return strings.TrimPrefix(front.URL, "http://") + "/private:1"
 		}
 		config := defaultTaskConfig("true")
-		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		config.Auth = taskconfig.Auth{Username: registryUser, Password: registryPassword}
 		config.Image = redirecting("/blobs/", false)
 		_, result := e.run(config)
 		must.Eq(t, 0, result.ExitCode)

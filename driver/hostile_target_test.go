@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // linked is the test image with a link.
@@ -29,12 +29,16 @@ func linked(t *testing.T, links map[string]string) []byte {
 // task's own made the runtime write a container's output to a file of the host's
 // /proc, and newer ones mount there as well.
 func TestHostileTargets(t *testing.T) {
-	tmpfs := func(target string) spec.MountConfig { return spec.MountConfig{Type: "tmpfs", Target: target} }
-	local := func(target string) spec.MountConfig { return spec.MountConfig{Source: "local", Target: target} }
+	tmpfs := func(target string) taskconfig.MountConfig {
+		return taskconfig.MountConfig{Type: "tmpfs", Target: target}
+	}
+	local := func(target string) taskconfig.MountConfig {
+		return taskconfig.MountConfig{Source: "local", Target: target}
+	}
 	const kernels = "which is the runtime's"
 	for name, attack := range map[string]struct {
 		links map[string]string
-		mount spec.MountConfig
+		mount taskconfig.MountConfig
 		says  string
 	}{
 		"link to dev":                    {map[string]string{"x": "/dev"}, local("/x"), kernels},
@@ -86,7 +90,7 @@ func TestMountsInMounts(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		host := newCanary(t, e.dir)
 		config := defaultTaskConfig("sh", "-c", "cat /local/dir/inner/file /local/one; touch /local/dir/ro/x || echo read-only; stat -f -c %T /local/dir/memory")
-		config.Mounts = []spec.MountConfig{
+		config.Mounts = []taskconfig.MountConfig{
 			{Type: "tmpfs", Target: "/local/x/y"},
 			{Source: "local/source", Target: "/local/dir"},
 			{Source: "local/source/below", Target: "/local/dir/inner"},
@@ -152,7 +156,7 @@ func TestReadOnlyMountsGetNoMountPoints(t *testing.T) {
 		below := func(targets ...string) *drivers.TaskConfig {
 			config := defaultTaskConfig("sh", "-c", "touch /vol/there/in && touch /vol/x || echo read-only")
 			for _, target := range targets {
-				config.Mounts = append(config.Mounts, spec.MountConfig{Type: "tmpfs", Target: target})
+				config.Mounts = append(config.Mounts, taskconfig.MountConfig{Type: "tmpfs", Target: target})
 			}
 			return e.quietTask(config, func(cfg *drivers.TaskConfig) {
 				cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/vol", Readonly: true}}
@@ -196,7 +200,7 @@ func TestImagesWithLinksForOurMounts(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("")
 		config.Image, config.Entrypoint = "local/image.tar", []string{"sh", "-c", "cat /etc/hosts /etc/resolv.conf && touch /data/x && ls /data /local"}
-		config.Mounts = []spec.MountConfig{{Source: "local/data", Target: "/data"}}
+		config.Mounts = []taskconfig.MountConfig{{Source: "local/data", Target: "/data"}}
 		cfg := e.quietTask(config, func(cfg *drivers.TaskConfig) {
 			cfg.DNS = &drivers.DNSConfig{Servers: []string{"192.0.2.77"}}
 		})

@@ -14,14 +14,13 @@ import (
 	"github.com/hashicorp/nomad/drivers/shared/resolvconf"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // networkFiles writes the task's hosts and resolver files, and returns their
 // mounts.
-func (p *startPlan) networkFiles() ([]spec.Mount, error) {
-	var mounts []spec.Mount
+func (p *startPlan) networkFiles() ([]taskconfig.Mount, error) {
+	var mounts []taskconfig.Mount
 	if p.cfg.DNS != nil || p.config.HostDNS {
 		dns, err := resolvconf.GenerateDNSMount(p.stage.Dir(), p.cfg.DNS)
 		if err != nil {
@@ -80,7 +79,7 @@ func (p *startPlan) hostsFile() (string, error) {
 
 // hostnameOf is the task's name for itself: what the author wrote, else the
 // group's, else the host's on its network.
-func hostnameOf(cfg *drivers.TaskConfig, config spec.Config) string {
+func hostnameOf(cfg *drivers.TaskConfig, config taskconfig.Config) string {
 	if config.Hostname != "" {
 		return config.Hostname
 	}

@@ -16,12 +16,12 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // image returns the task's image, ready to run: from an archive in the task
 // directory, from containerd as it is, or pulled.
-func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config) (image runtime.Image, err error) {
+func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskConfig, config taskconfig.Config) (image runtime.Image, err error) {
 	ctx = runtime.WithTenant(ctx, cfg.Namespace, cfg.JobID)
 	if archive := config.ImageArchive(); archive != "" {
 		err := inImageTime(ctx, env, func(ctx context.Context) error {
@@ -57,7 +57,7 @@ func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskCo
 }
 
 // presentImage returns an image that containerd has, where the task may use that.
-func presentImage(ctx context.Context, env environment, config spec.Config, named reference.Named) (image runtime.Image, found bool, err error) {
+func presentImage(ctx context.Context, env environment, config taskconfig.Config, named reference.Named) (image runtime.Image, found bool, err error) {
 	if config.ForcePull {
 		return runtime.Image{}, false, nil
 	}
@@ -88,7 +88,7 @@ func inImageTime(ctx context.Context, env environment, do func(context.Context) 
 // unpacked is why an archive is often not where the author expects it.
 const unpacked = `Nomad unpacks what an artifact block fetches, unless the block has options { archive = "false" }`
 
-func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
+func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config taskconfig.Config, archive string) (runtime.Image, error) {
 	handle, err := openTaskFile(cfg, archive)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w (%s)", err, unpacked)
@@ -120,7 +120,7 @@ var finalPullErrors = []error{runtime.ErrPullMissing, runtime.ErrPullDenied, run
 
 // pull fetches an image. A registry that fails now may answer later, so its
 // errors are recoverable; its refusals, and images that it lacks, are final.
-func (d *Driver) pull(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
+func (d *Driver) pull(ctx context.Context, env environment, cfg *drivers.TaskConfig, config taskconfig.Config, named reference.Named) (runtime.Image, error) {
 	ref := named.String()
 	idle, err := config.PullTimeout(env.settings.Policy)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // inAllocOf puts a task beside another one, under a name of its own.
@@ -71,14 +71,14 @@ func TestNamespacesThatCannotBeShared(t *testing.T) {
 		e.start(owner)
 		for _, test := range []struct {
 			name   string
-			change func(*spec.Config)
+			change func(*taskconfig.Config)
 			says   string
 		}{
-			{"IPC that is private", func(c *spec.Config) { c.IPCMode = "task:web" }, `give it ipc_mode = "shareable"`},
-			{"itself", func(c *spec.Config) { c.PIDMode = "task:side" }, `pid_mode: "task:side" names the task itself`},
-			{"no name", func(c *spec.Config) { c.PIDMode = "task:" }, `pid_mode: "task:" is not one of private, host, task:<name of another task of the group>`},
-			{"PID namespaces have no such mode", func(c *spec.Config) { c.PIDMode = "shareable" }, `pid_mode: "shareable" is not one of`},
-			{"a size for what another task brings", func(c *spec.Config) { c.IPCMode, c.ShmSize = "task:web", "1G" }, "shm_size: cannot be set"},
+			{"IPC that is private", func(c *taskconfig.Config) { c.IPCMode = "task:web" }, `give it ipc_mode = "shareable"`},
+			{"itself", func(c *taskconfig.Config) { c.PIDMode = "task:side" }, `pid_mode: "task:side" names the task itself`},
+			{"no name", func(c *taskconfig.Config) { c.PIDMode = "task:" }, `pid_mode: "task:" is not one of private, host, task:<name of another task of the group>`},
+			{"PID namespaces have no such mode", func(c *taskconfig.Config) { c.PIDMode = "shareable" }, `pid_mode: "shareable" is not one of`},
+			{"a size for what another task brings", func(c *taskconfig.Config) { c.IPCMode, c.ShmSize = "task:web", "1G" }, "shm_size: cannot be set"},
 		} {
 			config := defaultTaskConfig("true")
 			test.change(&config)

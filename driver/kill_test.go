@@ -30,8 +30,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // victimEnv names the file of orders for a test process that plays the plugin
@@ -42,7 +42,7 @@ const victimEnv = "NOMAD_GPU_TEST_VICTIM"
 type orders struct {
 	Config config.Config
 	Task   *drivers.TaskConfig
-	Driver spec.Config
+	Driver taskconfig.Config
 	Stop   bool
 	Exec   []string
 	// DieAfter is the step of a start after which it dies, or one of stopSteps.

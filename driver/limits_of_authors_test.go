@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -32,18 +32,18 @@ func TestWhatTheOperatorHasNotAllowed(t *testing.T) {
 	parse(t, config.Schema, ``, &block)
 	settings, err := block.Parse()
 	must.NoError(t, err)
-	for says, change := range map[string]func(*spec.Config){
-		"no_new_privileges":  func(c *spec.Config) { c.NoNewPrivileges = false },
-		"seccomp":            func(c *spec.Config) { c.Seccomp = false },
-		"seccomp_profile":    func(c *spec.Config) { c.SeccompProfile = "local/all-allowed.json" },
-		"apparmor_profile":   func(c *spec.Config) { c.AppArmor = "unconfined" },
-		"selinux_label":      func(c *spec.Config) { c.SELinuxLabel = "system_u:system_r:spc_t:s0" },
-		"snapshotter":        func(c *spec.Config) { c.Snapshotter = "native" },
-		"pids_limit":         func(c *spec.Config) { c.PidsLimit = -1 },
-		"max_swap":           func(c *spec.Config) { c.MemorySwap = "1M" },
-		"cgroupns_mode":      func(c *spec.Config) { c.CgroupNSMode = "host" },
-		"rtprio":             func(c *spec.Config) { c.Ulimit = []map[string]string{{"rtprio": "99"}} },
-		"is above the 16384": func(c *spec.Config) { c.PidsLimit = 16385 },
+	for says, change := range map[string]func(*taskconfig.Config){
+		"no_new_privileges":  func(c *taskconfig.Config) { c.NoNewPrivileges = false },
+		"seccomp":            func(c *taskconfig.Config) { c.Seccomp = false },
+		"seccomp_profile":    func(c *taskconfig.Config) { c.SeccompProfile = "local/all-allowed.json" },
+		"apparmor_profile":   func(c *taskconfig.Config) { c.AppArmor = "unconfined" },
+		"selinux_label":      func(c *taskconfig.Config) { c.SELinuxLabel = "system_u:system_r:spc_t:s0" },
+		"snapshotter":        func(c *taskconfig.Config) { c.Snapshotter = "native" },
+		"pids_limit":         func(c *taskconfig.Config) { c.PidsLimit = -1 },
+		"max_swap":           func(c *taskconfig.Config) { c.MemorySwap = "1M" },
+		"cgroupns_mode":      func(c *taskconfig.Config) { c.CgroupNSMode = "host" },
+		"rtprio":             func(c *taskconfig.Config) { c.Ulimit = []map[string]string{{"rtprio": "99"}} },
+		"is above the 16384": func(c *taskconfig.Config) { c.PidsLimit = 16385 },
 	} {
 		c := defaultTaskConfig("true")
 		change(&c)
@@ -95,7 +95,7 @@ func bigImage(t *testing.T, name string) []byte {
 // TestGiantImageConfigs: they would be read into the driver's memory.
 func TestGiantImageConfigs(t *testing.T) {
 	withOwnContainerd(t, func(t *testing.T, e *env) {
-		refused := func(config spec.Config, write func(dir string)) {
+		refused := func(config taskconfig.Config, write func(dir string)) {
 			t.Helper()
 			cfg := e.quietTask(config)
 			write(cfg.TaskDir().LocalDir)
@@ -118,7 +118,7 @@ func TestGiantImageConfigs(t *testing.T) {
 // and containerd keeps what it was sent of it.
 func TestGiantImages(t *testing.T) {
 	withOwnContainerd(t, func(t *testing.T, e *env) {
-		refused := func(config spec.Config, write func(path string)) {
+		refused := func(config taskconfig.Config, write func(path string)) {
 			t.Helper()
 			cfg := e.quietTask(config)
 			write(filepath.Join(cfg.TaskDir().LocalDir, "big.tar"))
@@ -151,10 +151,10 @@ func TestAPrivateImageIsForThoseWhoHaveALogin(t *testing.T) {
 		r := startRegistry(t, true, false)
 		config := imageConfig(r.push(t, "box:1"))
 		with := config
-		with.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		with.Auth = taskconfig.Auth{Username: registryUser, Password: registryPassword}
 		out, _ := e.run(with)
 		must.Eq(t, "pulled\n", out)
-		for _, auth := range []spec.Auth{{}, {Username: registryUser, Password: "wrong"}} {
+		for _, auth := range []taskconfig.Auth{{}, {Username: registryUser, Password: "wrong"}} {
 			config.Auth = auth
 			_, _, err := e.driver.StartTask(e.quietTask(config))
 			must.ErrorContains(t, err, "denies access")
@@ -192,8 +192,8 @@ func TestAnImageOfEverybodysStaysSo(t *testing.T) {
 		e.containerd.importImage(t, archive.Bytes())
 		config := imageConfig(ref)
 		with := config
-		with.ForcePull, with.Auth = true, spec.Auth{Username: registryUser, Password: registryPassword}
-		for _, c := range []spec.Config{config, with, config} {
+		with.ForcePull, with.Auth = true, taskconfig.Auth{Username: registryUser, Password: registryPassword}
+		for _, c := range []taskconfig.Config{config, with, config} {
 			out, _ := e.run(c)
 			must.Eq(t, "pulled\n", out)
 		}

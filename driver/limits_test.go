@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 func TestConformance_OOMKilled(t *testing.T) {
@@ -72,7 +72,7 @@ var (
 
 // groupFiles starts a task and returns what files of its own control group hold, as
 // the task sees them.
-func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), files ...string) []string {
+func (e *env) groupFiles(config taskconfig.Config, change func(*drivers.TaskConfig), files ...string) []string {
 	e.t.Helper()
 	config.Command, config.Args = "sh", append([]string{"-c", `cd /sys/fs/cgroup && cat "$@"`, "sh"}, files...)
 	out, result := e.run(config, change)

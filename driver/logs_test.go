@@ -18,7 +18,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // pipeSize is what a pipe holds before its writer waits.
@@ -26,7 +26,7 @@ const pipeSize = 64 << 10
 
 // piped makes a task whose output goes to pipes that the test reads, in place of
 // Nomad's log collector, and returns the reader of its stdout.
-func (e *env) piped(config spec.Config) (*drivers.TaskConfig, *os.File) {
+func (e *env) piped(config taskconfig.Config) (*drivers.TaskConfig, *os.File) {
 	e.t.Helper()
 	cfg := e.quietTask(config, func(cfg *drivers.TaskConfig) {
 		cfg.StdoutPath, cfg.StderrPath = filepath.Join(e.dir, cfg.AllocID+".out"), filepath.Join(e.dir, cfg.AllocID+".err")

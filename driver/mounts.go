@@ -9,12 +9,13 @@ import (
 	"github.com/hashicorp/nomad/client/allocdir"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // taskMounts are the mounts that every task gets: the directories of its
 // allocation, and the files of its network.
-func (p *startPlan) taskMounts() ([]spec.Mount, error) {
-	mounts := []spec.Mount{
+func (p *startPlan) taskMounts() ([]taskconfig.Mount, error) {
+	mounts := []taskconfig.Mount{
 		ofAllocation(p.shown[shownAlloc], allocdir.SharedAllocContainerPath, false),
 		// Nomad's log collector and the next start of a task find their pipes
 		// there; see package output.
@@ -38,8 +39,8 @@ func (p *startPlan) taskMounts() ([]spec.Mount, error) {
 }
 
 // volumeMounts are what Nomad prepared: volumes, and mounts of device plugins.
-func (p *startPlan) volumeMounts() ([]spec.Mount, error) {
-	var mounts []spec.Mount
+func (p *startPlan) volumeMounts() ([]taskconfig.Mount, error) {
+	var mounts []taskconfig.Mount
 	for i, m := range p.cfg.Mounts {
 		propagation, err := propagationOf(m.PropagationMode)
 		if err != nil {

@@ -14,12 +14,12 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // checkNode refuses what this node's containerd and kernel do not have, before an
 // image is pulled for it.
-func checkNode(ctx context.Context, client *runtime.Runtime, config spec.Config, s config.Settings) error {
+func checkNode(ctx context.Context, client *runtime.Runtime, config taskconfig.Config, s config.Settings) error {
 	if config.WantsAppArmor() && !apparmor.HostSupports() {
 		return fmt.Errorf("apparmor_profile %q is asked for, but this node's kernel has no AppArmor; remove it, or choose a node that has", config.AppArmor)
 	}

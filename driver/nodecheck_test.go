@@ -11,19 +11,19 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 func TestWhatTheNodeDoesNotHaveIsNamed(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
-		tests := map[string]func(*spec.Config){
-			`snapshotter "zfs-nonsense" is not one of those that this node's containerd has: `: func(c *spec.Config) { c.Snapshotter = "zfs-nonsense" },
+		tests := map[string]func(*taskconfig.Config){
+			`snapshotter "zfs-nonsense" is not one of those that this node's containerd has: `: func(c *taskconfig.Config) { c.Snapshotter = "zfs-nonsense" },
 		}
 		if !apparmor.HostSupports() {
-			tests[`apparmor_profile "strict" is asked for, but this node's kernel has no AppArmor`] = func(c *spec.Config) { c.AppArmor = "strict" }
+			tests[`apparmor_profile "strict" is asked for, but this node's kernel has no AppArmor`] = func(c *taskconfig.Config) { c.AppArmor = "strict" }
 		}
 		if !fileExists("/sys/fs/selinux/enforce") {
-			tests[`selinux_label "system_u:object_r:x:s0" is asked for, but this node's kernel has no SELinux`] = func(c *spec.Config) { c.SELinuxLabel = "system_u:object_r:x:s0" }
+			tests[`selinux_label "system_u:object_r:x:s0" is asked for, but this node's kernel has no SELinux`] = func(c *taskconfig.Config) { c.SELinuxLabel = "system_u:object_r:x:s0" }
 		}
 		for says, change := range tests {
 			config := defaultTaskConfig("true")

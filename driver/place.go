@@ -30,7 +30,7 @@ type placement struct {
 	shown string
 }
 
-func (m placement) restrictions() uintptr { return spec.Mount{Options: m.Options}.Restrictions() }
+func (m placement) restrictions() uintptr { return taskconfig.Mount{Options: m.Options}.Restrictions() }
 
 // placeMounts gives every mount the place that its target is in the container,
 // after all links of the image, and holds that to the rules that the target as it
@@ -121,14 +121,14 @@ func (p *startPlan) keepRestrictions(m *placement) error {
 		return nil
 	}
 	lacks, err := rooted.RestrictionsOf(m.Source)
-	m.Options = spec.Mount{Options: m.Options}.Restricted(lacks).Options
+	m.Options = taskconfig.Mount{Options: m.Options}.Restricted(lacks).Options
 	return err
 }
 
 func depth(place string) int { return strings.Count(strings.TrimSuffix(place, "/"), "/") }
 
 func (p *startPlan) sharesTarget(target string) bool {
-	return target == spec.InitTarget || slices.ContainsFunc(p.share.Mounts, func(m spec.Mount) bool { return m.Target == target })
+	return target == spec.InitTarget || slices.ContainsFunc(p.share.Mounts, func(m taskconfig.Mount) bool { return m.Target == target })
 }
 
 func (p *startPlan) authorsTarget(target string) bool {

@@ -15,13 +15,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // startPlan is a task, decoded and checked, with nothing started.
 type startPlan struct {
 	env     environment
 	cfg     *drivers.TaskConfig
-	config  spec.Config
+	config  taskconfig.Config
 	share   spec.Share
 	labels  map[string]string
 	cdiDirs []string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // sharedMount is a directory of the host on a mount of its own, as those of a
@@ -94,7 +94,7 @@ func TestPropagationNeedsASharedMount(t *testing.T) {
 			must.ErrorContains(t, err, "mount --make-rshared "+dir, must.Sprint(mode))
 		}
 		config := defaultTaskConfig("true")
-		config.Mounts = []spec.MountConfig{{Type: "bind", Source: dir, Target: "/x", Propagation: "rslave"}}
+		config.Mounts = []taskconfig.MountConfig{{Type: "bind", Source: dir, Target: "/x", Propagation: "rslave"}}
 		_, _, err := e.harness.StartTask(e.quietTask(config))
 		must.ErrorContains(t, err, "mount --make-rshared "+dir)
 		must.Eq(t, nil, e.leftovers())

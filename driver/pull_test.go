@@ -18,10 +18,10 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
-func imageConfig(ref string) spec.Config {
+func imageConfig(ref string) taskconfig.Config {
 	config := defaultTaskConfig("echo", "pulled")
 	config.Image = ref
 	return config
@@ -117,7 +117,7 @@ func TestConformance_Start_BadPull_Recoverable(t *testing.T) {
 }
 
 // whichImage prints which of two images of one name it is.
-func whichImage(ref string, force bool) spec.Config {
+func whichImage(ref string, force bool) taskconfig.Config {
 	config := defaultTaskConfig("cat", "/etc/image")
 	config.Image, config.ForcePull = ref, force
 	return config
@@ -156,7 +156,7 @@ func TestConformance_AuthFromTaskConfig(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		config := imageConfig(r.push(t, "box:1"))
-		for says, auth := range map[string]spec.Auth{
+		for says, auth := range map[string]taskconfig.Auth{
 			"(no login was sent: the task has no auth": {},
 			"denies access: ":                          {Username: registryUser, Password: "wrong"},
 			`(no login was sent: auth has server_address "https://other.example", and the image is in registry "`: {Username: registryUser, Password: registryPassword, ServerAddress: "https://other.example"},
@@ -168,7 +168,7 @@ func TestConformance_AuthFromTaskConfig(t *testing.T) {
 			must.StrNotContains(t, err.Error(), registryPassword)
 			must.False(t, structs.IsRecoverable(err))
 		}
-		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword, ServerAddress: "http://" + r.addr}
+		config.Auth = taskconfig.Auth{Username: registryUser, Password: registryPassword, ServerAddress: "http://" + r.addr}
 		config.ForcePull = true
 		out, _ := e.run(config)
 		must.Eq(t, "pulled\n", out)
@@ -224,7 +224,7 @@ func TestPullOverTLS(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, true)
 		config := imageConfig(r.push(t, "box:1"))
-		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		config.Auth = taskconfig.Auth{Username: registryUser, Password: registryPassword}
 		doubting := e.hosts(r.addr, fmt.Sprintf("server = \"https://%s\"\n", r.addr))
 		_, _, err := doubting.harness.StartTask(doubting.quietTask(config))
 		must.ErrorContains(t, err, "certificate")

@@ -13,16 +13,16 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // The tests called TestRoblox_… are the behaviors that nomad-driver-containerd
 // of Roblox shows end to end, each with a config block in that driver's words.
 
 // oldConfig is a task's config block as a user of that driver wrote it.
-func oldConfig(t *testing.T, hcl string) spec.Config {
+func oldConfig(t *testing.T, hcl string) taskconfig.Config {
 	t.Helper()
-	var block spec.Config
+	var block taskconfig.Config
 	parse(t, config.TaskSchema, `image = "`+testImage+`"`+"\n"+hcl, &block)
 	return block
 }

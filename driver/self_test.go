@@ -15,8 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // withSelf is a node whose operator has installed the program that tasks speak with.
@@ -150,7 +150,7 @@ func TestAMountInThePlaceOfTheSocket(t *testing.T) {
 		e = n.e
 		said := listen(t, e)
 		block := defaultTaskConfig("sleep", "1000")
-		block.Mounts = []spec.MountConfig{{Type: "tmpfs", Target: "/run", Size: "1M"}}
+		block.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: "/run", Size: "1M"}}
 		cfg := e.quietTask(block, reserve(gpuA, allSlices()...))
 		e.start(cfg)
 		eventually(t, "it is told", func() bool {

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // What the driver keeps in files is read by its next process, and by the device plugin.
@@ -128,14 +129,14 @@ func TestWordsOfVolumes(t *testing.T) {
 		"volume_mount":         volume("/proc/x", "", false),
 		`volume at "/v": prop`: volume("/v", "shared", false),
 	} {
-		must.ErrorContains(t, checkVolumes(cfg, spec.Config{}), says)
+		must.ErrorContains(t, checkVolumes(cfg, taskconfig.Config{}), says)
 	}
-	must.Error(t, checkVolumes(volume("/v", "host-to-task", true), spec.Config{}))
+	must.Error(t, checkVolumes(volume("/v", "host-to-task", true), taskconfig.Config{}))
 	first := volume("/v", "shared", false)
 	first.Mounts = first.Mounts[1:]
-	must.Error(t, checkVolumes(first, spec.Config{}))
+	must.Error(t, checkVolumes(first, taskconfig.Config{}))
 	for _, cfg := range []*drivers.TaskConfig{volume("/v", "host-to-task", false), volume("/v", "", true), volume("/v", "bidirectional", false), {}} {
-		must.NoError(t, checkVolumes(cfg, spec.Config{}))
+		must.NoError(t, checkVolumes(cfg, taskconfig.Config{}))
 	}
 	of := ofAllocation("/a", "/b", true)
 	for _, option := range []string{"nosuid", "nodev"} {

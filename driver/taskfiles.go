@@ -53,7 +53,7 @@ func shownMount(i int) string  { return fmt.Sprintf("mount%d", i) }
 
 // openTaskFiles opens the directories of the allocation, the volumes that Nomad
 // prepared, and what the author mounts.
-func openTaskFiles(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (files *taskFiles, err error) {
+func openTaskFiles(cfg *drivers.TaskConfig, config taskconfig.Config, policy taskconfig.Policy) (files *taskFiles, err error) {
 	files = &taskFiles{}
 	defer func() {
 		if err != nil {
@@ -182,7 +182,7 @@ func stagePropagation(options ...string) rooted.Propagation {
 }
 
 // bindingOf tells how the source of an author's mount is shown.
-func bindingOf(m spec.MountConfig) (rooted.Binding, error) {
+func bindingOf(m taskconfig.MountConfig) (rooted.Binding, error) {
 	mount, err := m.Mount()
 	return rooted.Binding{
 		Alone:        slices.Contains(mount.Options, "bind") && !slices.Contains(mount.Options, "rbind"),
@@ -194,7 +194,7 @@ func bindingOf(m spec.MountConfig) (rooted.Binding, error) {
 // openSource opens a file that the author names. A relative one lies in the task
 // directory and cannot leave it; an absolute one must be allowed, with all links
 // followed.
-func openSource(alloc *rooted.Handle, task, source string, policy spec.Policy) (*rooted.Handle, error) {
+func openSource(alloc *rooted.Handle, task, source string, policy taskconfig.Policy) (*rooted.Handle, error) {
 	if !filepath.IsAbs(source) {
 		return openInTaskDir(alloc, task, source)
 	}
@@ -266,7 +266,7 @@ func openTaskFile(cfg *drivers.TaskConfig, name string) (*rooted.Handle, error) 
 const maxProfile = 1 << 20
 
 // seccompProfile reads the author's profile, nil for none.
-func seccompProfile(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (*specs.LinuxSeccomp, error) {
+func seccompProfile(cfg *drivers.TaskConfig, config taskconfig.Config, policy taskconfig.Policy) (*specs.LinuxSeccomp, error) {
 	if config.SeccompProfile == "" {
 		return nil, nil
 	}
@@ -291,18 +291,18 @@ func seccompProfile(cfg *drivers.TaskConfig, config spec.Config, policy spec.Pol
 	return profile, nil
 }
 
-func bind(source, target string, readonly bool, propagation string) spec.Mount {
+func bind(source, target string, readonly bool, propagation string) taskconfig.Mount {
 	options := []string{"rbind", "rw", propagation}
 	if readonly {
 		options[1] = "ro"
 	}
-	return spec.Mount{Type: "bind", Source: source, Target: target, Options: options}
+	return taskconfig.Mount{Type: "bind", Source: source, Target: target, Options: options}
 }
 
 // ofAllocation mounts a directory of the allocation. Tasks of other users and
 // programs of the host see the same files: what one task makes is neither a device
 // nor a way to become its owner for the others.
-func ofAllocation(source, target string, readonly bool) spec.Mount {
+func ofAllocation(source, target string, readonly bool) taskconfig.Mount {
 	m := bind(source, target, readonly, "rprivate")
 	m.Options = append(m.Options, "nosuid", "nodev")
 	return m
@@ -325,7 +325,7 @@ func propagationOf(mode string) (string, error) {
 // volume_mount names the place in the container and the propagation, and Nomad takes
 // any. One that goes both ways is left to Nomad, which gives it to CSI plugins: a task
 // that is not privileged cannot mount anything.
-func checkVolumes(cfg *drivers.TaskConfig, config spec.Config) error {
+func checkVolumes(cfg *drivers.TaskConfig, config taskconfig.Config) error {
 	for _, m := range cfg.Mounts {
 		if err := config.CheckTarget(path.Clean(m.TaskPath)); err != nil {
 			return fmt.Errorf("volume_mount: %w", err)

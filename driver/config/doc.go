@@ -6,7 +6,7 @@
 //	agent's HCL (Read) ─┐
 //	                    ├─► Schema ─► Config ─► Parse ─► Settings
 //	Nomad (SetConfig) ──┘
-//	Nomad (StartTask) ────► TaskSchema ─► Task ─► spec.Config
+//	Nomad (StartTask) ────► TaskSchema ─► Task ─► taskconfig.Config
 //
 // Every error names all mistakes, each with its key and the valid values. Nothing here
 // looks at the node.

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // PluginName is the plugin's name in the agent's configuration.
@@ -27,7 +27,7 @@ func Validate(path string) (warnings []string, err error) {
 // defaults. The error names every mistake.
 func Read(path string) (Settings, error) {
 	var c Config
-	var m spec.Mistakes
+	var m taskconfig.Mistakes
 	if err := addNumbers(&m, pluginConfig.Read(path, &c)); err != nil {
 		return Settings{}, err
 	}
@@ -42,7 +42,7 @@ func Read(path string) (Settings, error) {
 // schema. The error names every mistake.
 func Decode(packed []byte) (Settings, error) {
 	var c Config
-	var m spec.Mistakes
+	var m taskconfig.Mistakes
 	if len(packed) > 0 {
 		if err := addNumbers(&m, agentconfig.Decode(packed, &c)); err != nil {
 			return Settings{}, err
@@ -70,7 +70,7 @@ func Secrets(path string) []string {
 
 // addNumbers notes values that cannot be used, beside which the rest was read, and returns
 // other errors.
-func addNumbers(m *spec.Mistakes, err error) error {
+func addNumbers(m *taskconfig.Mistakes, err error) error {
 	var values hclform.Mistakes
 	if !errors.As(err, &values) {
 		return err

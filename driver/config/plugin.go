@@ -11,47 +11,47 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Config is the plugin's configuration, as the operator wrote it.
 type Config struct {
-	Enabled           bool          `codec:"enabled"`
-	Socket            string        `codec:"socket"`
-	Namespace         string        `codec:"namespace"`
-	ContainerdRuntime string        `codec:"containerd_runtime"`
-	AllowRuntimes     []string      `codec:"allow_runtimes"`
-	Snapshotter       string        `codec:"snapshotter"`
-	StatsInterval     string        `codec:"stats_interval"`
-	AllowPrivileged   bool          `codec:"allow_privileged"`
-	AllowCaps         []string      `codec:"allow_caps"`
-	AllowDevices      []string      `codec:"allow_devices"`
-	AllowCDIDevices   []string      `codec:"allow_cdi_devices"`
-	PidsLimit         int64         `codec:"pids_limit"`
-	MaxStarts         int64         `codec:"max_starts"`
-	MaxExecSessions   int64         `codec:"max_exec_sessions"`
-	MaxSwap           string        `codec:"max_swap"`
-	MaxImageSize      string        `codec:"max_image_size"`
-	MaxUnpackedSize   string        `codec:"max_unpacked_size"`
-	ImageTimeout      string        `codec:"image_timeout"`
-	MaxPullTimeout    string        `codec:"max_image_pull_timeout"`
-	AllowUnconfined   bool          `codec:"allow_unconfined"`
-	AllowSnapshotters []string      `codec:"allow_snapshotters"`
-	InitPath          string        `codec:"init_path"`
-	SelfPath          string        `codec:"self_path"`
-	HostsDir          string        `codec:"hosts_dir"`
-	Auth              AuthConfig    `codec:"auth"`
-	Registries        []spec.Auth   `codec:"registry"`
-	Volumes           VolumesConfig `codec:"volumes"`
-	GC                GCConfig      `codec:"gc"`
-	GPU               GPUConfig     `codec:"gpu"`
-	StateDir          string        `codec:"state_dir"`
-	CDISpecDirs       []string      `codec:"cdi_spec_dirs"`
-	CNIPath           string        `codec:"cni_path"`
-	BridgeSubnet      string        `codec:"bridge_subnet"`
-	DisableLogs       bool          `codec:"disable_log_collection"`
+	Enabled           bool              `codec:"enabled"`
+	Socket            string            `codec:"socket"`
+	Namespace         string            `codec:"namespace"`
+	ContainerdRuntime string            `codec:"containerd_runtime"`
+	AllowRuntimes     []string          `codec:"allow_runtimes"`
+	Snapshotter       string            `codec:"snapshotter"`
+	StatsInterval     string            `codec:"stats_interval"`
+	AllowPrivileged   bool              `codec:"allow_privileged"`
+	AllowCaps         []string          `codec:"allow_caps"`
+	AllowDevices      []string          `codec:"allow_devices"`
+	AllowCDIDevices   []string          `codec:"allow_cdi_devices"`
+	PidsLimit         int64             `codec:"pids_limit"`
+	MaxStarts         int64             `codec:"max_starts"`
+	MaxExecSessions   int64             `codec:"max_exec_sessions"`
+	MaxSwap           string            `codec:"max_swap"`
+	MaxImageSize      string            `codec:"max_image_size"`
+	MaxUnpackedSize   string            `codec:"max_unpacked_size"`
+	ImageTimeout      string            `codec:"image_timeout"`
+	MaxPullTimeout    string            `codec:"max_image_pull_timeout"`
+	AllowUnconfined   bool              `codec:"allow_unconfined"`
+	AllowSnapshotters []string          `codec:"allow_snapshotters"`
+	InitPath          string            `codec:"init_path"`
+	SelfPath          string            `codec:"self_path"`
+	HostsDir          string            `codec:"hosts_dir"`
+	Auth              AuthConfig        `codec:"auth"`
+	Registries        []taskconfig.Auth `codec:"registry"`
+	Volumes           VolumesConfig     `codec:"volumes"`
+	GC                GCConfig          `codec:"gc"`
+	GPU               GPUConfig         `codec:"gpu"`
+	StateDir          string            `codec:"state_dir"`
+	CDISpecDirs       []string          `codec:"cdi_spec_dirs"`
+	CNIPath           string            `codec:"cni_path"`
+	BridgeSubnet      string            `codec:"bridge_subnet"`
+	DisableLogs       bool              `codec:"disable_log_collection"`
 }
 
 // AuthConfig is how registries are logged in to when a task does not say.
@@ -174,15 +174,15 @@ type Settings struct {
 	// MaxImageBytes and MaxUnpackedBytes are 0 for no limit.
 	MaxImageBytes, MaxUnpackedBytes int64
 	// Policy is what tasks may do.
-	Policy spec.Policy
+	Policy taskconfig.Policy
 }
 
 // Parse checks every value; its error names all that are wrong, each with its key
 // and its valid values.
-func (c Config) Parse() (Settings, error) { return c.parse(spec.Mistakes{}) }
+func (c Config) Parse() (Settings, error) { return c.parse(taskconfig.Mistakes{}) }
 
 // parse is Parse, with the mistakes that were found before.
-func (c Config) parse(m spec.Mistakes) (Settings, error) {
+func (c Config) parse(m taskconfig.Mistakes) (Settings, error) {
 	s := Settings{Config: c}
 	if c.Namespace == "" {
 		m.Add("namespace", "is missing (write a name of containerd's namespaces, such as \"nomad-gpu\")")
@@ -247,7 +247,7 @@ func (c Config) Idle() []string {
 }
 
 // sizes reads what the operator wrote as sizes.
-func (c Config) sizes(m *spec.Mistakes, s *Settings) {
+func (c Config) sizes(m *taskconfig.Mistakes, s *Settings) {
 	for _, size := range []struct {
 		key, text, zero string
 		into            *int64
@@ -265,8 +265,8 @@ func (c Config) sizes(m *spec.Mistakes, s *Settings) {
 }
 
 // policy is what the configuration lets tasks do.
-func (c Config) policy() spec.Policy {
-	return spec.Policy{
+func (c Config) policy() taskconfig.Policy {
+	return taskconfig.Policy{
 		AllowPrivileged: c.AllowPrivileged, AllowCaps: c.AllowCaps,
 		AllowDevices: c.AllowDevices, AllowCDIDevices: c.AllowCDIDevices,
 		AllowRuntimes: c.AllowRuntimes, DefaultRuntime: c.ContainerdRuntime,
@@ -277,7 +277,7 @@ func (c Config) policy() spec.Policy {
 }
 
 // checkPaths wants paths that mean the same wherever the driver was started.
-func (c Config) checkPaths(m *spec.Mistakes) {
+func (c Config) checkPaths(m *taskconfig.Mistakes) {
 	check := func(key, path string) {
 		if !filepath.IsAbs(path) {
 			m.Add(key, "%q is not an absolute path", path)

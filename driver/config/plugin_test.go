@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -29,7 +28,7 @@ func decode(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 }
 
 // defaults are those of a task's config block.
-var defaults = spec.Config{NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
+var defaults = taskconfig.Config{NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
 
 func TestPluginConfigDefaults(t *testing.T) {
 	var config Config
@@ -43,7 +42,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
-		BridgeSubnet: "172.26.128.0/20", Registries: []spec.Auth{},
+		BridgeSubnet: "172.26.128.0/20", Registries: []taskconfig.Auth{},
 	}, config)
 	must.Eq(t, time.Second, s.StatsEvery)
 }
@@ -79,7 +78,7 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 		`max_exec_sessions: -1 is below 0`:     func(c *Config) { c.MaxExecSessions = -1 },
 		`max_starts: -1 is below 0`:            func(c *Config) { c.MaxStarts = -1 },
 		`pids_limit: -1 is below 0`:            func(c *Config) { c.PidsLimit = -1 },
-		`registry[0]: server_address`:          func(c *Config) { c.Registries = []spec.Auth{{Username: "a"}} },
+		`registry[0]: server_address`:          func(c *Config) { c.Registries = []taskconfig.Auth{{Username: "a"}} },
 		`containerd_runtime: is missing`:       func(c *Config) { c.ContainerdRuntime = "" },
 		`namespace: is missing`:                func(c *Config) { c.Namespace = "" },
 		`stats_interval: "0s"`:                 func(c *Config) { c.StatsInterval = "0s" },
@@ -116,14 +115,14 @@ func TestMistakesAreToldAllAtOnce(t *testing.T) {
 	task := defaults
 	task.Image, task.Hostname, task.CapAdd, task.CapDrop = "", "-", []string{"fly", "sys_admin"}, []string{"dive"}
 	task.Privileged, task.PIDMode, task.IPCMode, task.ShmSize = true, "host", "host", "big"
-	task.Mounts = []spec.MountConfig{{Type: "bind", Target: "x"}, {Type: "odd", Target: "/y"}}
+	task.Mounts = []taskconfig.MountConfig{{Type: "bind", Target: "x"}, {Type: "odd", Target: "/y"}}
 	task.Ulimit = []map[string]string{{"b": "1", "a": "1"}}
 	task.Sysctl = []map[string]string{{"z.z": "1", "a.a": "1"}}
 	task.GPU = taskconfig.GPUConfig{Memory: "lots", Compute: -1, ComputeLimit: 2000}
 	for range 20 {
 		_, err := plugin.Parse()
 		must.Eq(t, []string{"socket", "allow_caps", "volumes.allow_paths[0]", "gc.period", "state_dir", "cdi_spec_dirs[0]", "cdi_spec_dirs[1]", "bridge_subnet"}, mistakenKeys(err))
-		err = task.Check(spec.Policy{AllowCaps: taskconfig.DefaultCaps})
+		err = task.Check(taskconfig.Policy{AllowCaps: taskconfig.DefaultCaps})
 		must.Eq(t, []string{
 			"image", "hostname", "cap_add", "cap_drop", "privileged", "mounts", "mounts", "shm_size", "shm_size",
 			"ipc_mode", "pid_mode", "ulimit", "ulimit", "sysctl", "sysctl", "gpu.memory", "gpu.compute", "gpu.compute_limit",
@@ -140,7 +139,7 @@ func mistakenKeys(err error) []string {
 }
 
 func TestTaskConfigEveryOption(t *testing.T) {
-	var config spec.Config
+	var config taskconfig.Config
 	decode(t, TaskSchema, `
 image              = "redis:7"
 command            = "redis-server"
@@ -197,14 +196,14 @@ gpu {
   compute       = 0.5
   compute_limit = 800
 }`, &config)
-	must.Eq(t, spec.Config{
+	must.Eq(t, taskconfig.Config{
 		Image: "redis:7", Command: "redis-server", Args: []string{"--port", "1"}, Entrypoint: []string{"/entry"},
-		ImagePullTimeout: "1m", ForcePull: true, Auth: spec.Auth{Username: "u", Password: "p", ServerAddress: "r.example"},
+		ImagePullTimeout: "1m", ForcePull: true, Auth: taskconfig.Auth{Username: "u", Password: "p", ServerAddress: "r.example"},
 		Cwd: "/data", GroupAdd: []string{"video"}, Hostname: "h", Init: true, TTY: true,
 		CapAdd: []string{"net_raw"}, CapDrop: []string{"chown"}, Privileged: true,
 		SeccompProfile: "local/p.json", AppArmor: "a", SELinuxLabel: "s", ReadonlyRootfs: true,
 		Devices: []string{"/dev/fuse"}, CDIDevices: []string{"v/c=d"},
-		Mounts:  []spec.MountConfig{{Type: "bind", Target: "/t", Source: "local/s", Options: []string{"ro"}}},
+		Mounts:  []taskconfig.MountConfig{{Type: "bind", Target: "/t", Source: "local/s", Options: []string{"ro"}}},
 		ShmSize: "64M", NetworkMode: "bridge", Ports: []string{"http"}, ExtraHosts: []string{"db:10.0.0.1"},
 		IPCMode: "host", PIDMode: "host", PidsLimit: 100,
 		Ulimit: []map[string]string{{"nofile": "1:2"}}, Sysctl: []map[string]string{{"net.core.somaxconn": "1"}},
@@ -215,10 +214,10 @@ gpu {
 }
 
 func TestTaskConfigDefaults(t *testing.T) {
-	var config spec.Config
+	var config taskconfig.Config
 	decode(t, TaskSchema, `image = "redis:7"`, &config)
 	want := defaults
-	want.Image, want.Mounts = "redis:7", []spec.MountConfig{}
+	want.Image, want.Mounts = "redis:7", []taskconfig.MountConfig{}
 	must.Eq(t, want, config)
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
@@ -38,10 +37,10 @@ func schemaOf(fields []hclform.Field) *hclspec.Spec {
 
 // Task reads the config block of a task and checks all that can be checked
 // without looking at the node. Its error names every mistake.
-func Task(cfg *drivers.TaskConfig, policy spec.Policy) (spec.Config, error) {
+func Task(cfg *drivers.TaskConfig, policy taskconfig.Policy) (taskconfig.Config, error) {
 	var written map[string]any
 	if err := cfg.DecodeDriverConfig(&written); err != nil {
-		return spec.Config{}, fmt.Errorf("decode task config: %w", err)
+		return taskconfig.Config{}, fmt.Errorf("decode task config: %w", err)
 	}
 	group := cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != ""
 	return taskconfig.CheckTask(cfg.Name, written, group, policy)

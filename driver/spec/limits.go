@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -51,7 +52,7 @@ func (t Task) sysctl(author map[string]string) map[string]string {
 }
 
 // cpu returns the CPU part of the cgroup.
-func (r Resources) cpu(c Config) *specs.LinuxCPU {
+func (r Resources) cpu(c taskconfig.Config) *specs.LinuxCPU {
 	cpu := &specs.LinuxCPU{Cpus: r.CPUSet, Mems: c.CPUSetMems}
 	if r.CPUShares > 0 {
 		// The kernel's range.
@@ -84,7 +85,7 @@ func (r Resources) CheckShared() error {
 
 // memory returns the memory part of the cgroup: a hard limit at memory_max, and
 // below it the reservation that the kernel reclaims down to under pressure.
-func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
+func (r Resources) memory(c taskconfig.Config, swap *int64) *specs.LinuxMemory {
 	if r.MemoryMaxBytes < 0 {
 		return &specs.LinuxMemory{Reservation: &r.MemoryBytes}
 	}
@@ -113,7 +114,7 @@ func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
 }
 
 // pids returns the limit of processes, where there is one.
-func pids(c Config, policy Policy) *specs.LinuxPids {
+func pids(c taskconfig.Config, policy taskconfig.Policy) *specs.LinuxPids {
 	limit := c.PidsLimit
 	if limit == 0 {
 		limit = policy.PidsLimit

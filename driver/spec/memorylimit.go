@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // MemoryLimit is what NVIDIA's driver is asked to hold a task to on one GPU, all its
@@ -20,7 +21,7 @@ type MemoryLimit struct {
 // memoryBurst is the limit above the guarantee that a task asks for, 0 for none. Memory
 // above it is lent: MPS takes it back, and ends the program that has it, when a neighbor
 // wants its own part.
-func memoryBurst(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPURequest) (int64, error) {
+func memoryBurst(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want taskconfig.GPURequest) (int64, error) {
 	const key = "gpu.memory_limit: "
 	limit := want.MemoryLimitMiB
 	switch {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // limited is a GPU whose driver holds slices to their memory.
@@ -24,18 +25,18 @@ func TestMemoryThatTheDriverHolds(t *testing.T) {
 		name   string
 		device gpu.ReservedDevice
 		state  gpu.GPUState
-		want   GPURequest
+		want   taskconfig.GPURequest
 		limits []MemoryLimit
 		env    string
 	}{
-		{"slices", part, limited(gpu.SharingMPS), GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
-		{"a tighter cap", part, limited(gpu.SharingMPS), GPURequest{MemoryMiB: 1024}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1024, 1024}}, "0=1024M"},
-		{"the tightest cap", part, limited(gpu.SharingMPS), GPURequest{MemoryMiB: 1}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1, 1}}, "0=1M"},
-		{"more while others leave it", part, limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 10240}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 10240}}, "0=10240M"},
-		{"not more", part, limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 8192}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
-		{"without MPS", part, limited(gpu.SharingTimeslice), GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, ""},
-		{"all slices are the GPU", all, limited(gpu.SharingMPS), GPURequest{}, nil, ""},
-		{"an earlier driver", part, state(uuidA, gpu.SharingMPS), GPURequest{}, nil, "0=8192M"},
+		{"slices", part, limited(gpu.SharingMPS), taskconfig.GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
+		{"a tighter cap", part, limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryMiB: 1024}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1024, 1024}}, "0=1024M"},
+		{"the tightest cap", part, limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryMiB: 1}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1, 1}}, "0=1M"},
+		{"more while others leave it", part, limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 10240}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 10240}}, "0=10240M"},
+		{"not more", part, limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 8192}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
+		{"without MPS", part, limited(gpu.SharingTimeslice), taskconfig.GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, ""},
+		{"all slices are the GPU", all, limited(gpu.SharingMPS), taskconfig.GPURequest{}, nil, ""},
+		{"an earlier driver", part, state(uuidA, gpu.SharingMPS), taskconfig.GPURequest{}, nil, "0=8192M"},
 	} {
 		share, err := NewShare([]gpu.ReservedDevice{tc.device}, map[string]gpu.GPUState{uuidA: tc.state}, tc.want)
 		if err != nil {
@@ -52,14 +53,14 @@ func TestMemoryLimitRefuses(t *testing.T) {
 		name   string
 		device gpu.ReservedDevice
 		state  gpu.GPUState
-		want   GPURequest
+		want   taskconfig.GPURequest
 		says   string
 	}{
-		{"an earlier driver", slicesOf(uuidA, 8), state(uuidA, gpu.SharingMPS), GPURequest{MemoryLimitMiB: 10240}, "10G cannot be held on GPU " + uuidA + ": it needs NVIDIA's driver from branch 615"},
-		{"nobody to take it back", slicesOf(uuidA, 8), limited(gpu.SharingTimeslice), GPURequest{MemoryLimitMiB: 10240}, "sharing = \"mps\""},
-		{"below what is its own", slicesOf(uuidA, 8), limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 8191}, "8191M is below the 8G"},
-		{"more than there is", slicesOf(uuidA, 8), limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 79*1024 + 1}, "80897M is more than the 79G that all slices"},
-		{"the whole GPU", slicesOf(uuidA, 79), limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 1024}, "is for tasks that hold slices"},
+		{"an earlier driver", slicesOf(uuidA, 8), state(uuidA, gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 10240}, "10G cannot be held on GPU " + uuidA + ": it needs NVIDIA's driver from branch 615"},
+		{"nobody to take it back", slicesOf(uuidA, 8), limited(gpu.SharingTimeslice), taskconfig.GPURequest{MemoryLimitMiB: 10240}, "sharing = \"mps\""},
+		{"below what is its own", slicesOf(uuidA, 8), limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 8191}, "8191M is below the 8G"},
+		{"more than there is", slicesOf(uuidA, 8), limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 79*1024 + 1}, "80897M is more than the 79G that all slices"},
+		{"the whole GPU", slicesOf(uuidA, 79), limited(gpu.SharingMPS), taskconfig.GPURequest{MemoryLimitMiB: 1024}, "is for tasks that hold slices"},
 	} {
 		_, err := NewShare([]gpu.ReservedDevice{tc.device}, map[string]gpu.GPUState{uuidA: tc.state}, tc.want)
 		if err == nil || !strings.HasPrefix(err.Error(), "gpu.memory_limit: ") || !strings.Contains(err.Error(), tc.says) {

@@ -10,13 +10,13 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
-func ociMount(m Mount) specs.Mount {
+func ociMount(m taskconfig.Mount) specs.Mount {
 	return specs.Mount{Type: m.Type, Source: m.Source, Destination: m.Target, Options: slices.Clone(m.Options)}
 }
 
 // rootPropagation is what a container's mount namespace must let through, for all
 // of its mounts. The kernel cuts off a mount when the root above it is cut off.
-func rootPropagation(mounts []Mount) string {
+func rootPropagation(mounts []taskconfig.Mount) string {
 	var options []string
 	for _, m := range mounts {
 		options = append(options, m.Options...)

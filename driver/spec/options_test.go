@@ -13,6 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // What each option changes of a container that asks for nothing: the lines of its
@@ -55,7 +56,7 @@ func TestWhatOptionsChange(t *testing.T) {
 		{"SELinux", func(t *Task) { t.Config.SELinuxLabel = "system_u:system_r:container_t:s0" }},
 		{"devices", func(t *Task) {
 			t.Config.Devices = []string{"/dev/null:/dev/a", "/dev/zero:/dev/b:r"}
-			t.Devices = []Device{{HostPath: "/dev/full", ContainerPath: "/dev/c", Permissions: "rw"}}
+			t.Devices = []taskconfig.Device{{HostPath: "/dev/full", ContainerPath: "/dev/c", Permissions: "rw"}}
 		}},
 		{"privileged", func(t *Task) { t.Config.Privileged = true }},
 		{"shares below the kernel's", func(t *Task) { t.Resources.CPUShares = 1 }},
@@ -93,17 +94,19 @@ func TestWhatOptionsChange(t *testing.T) {
 		{"shm of the host", func(t *Task) { t.Config.IPCMode = "host" }},
 		{"shm of others", func(t *Task) { t.ShmDir = "/run/shm" }},
 		{"a tmpfs on /dev/shm", func(t *Task) {
-			t.Config.Mounts = []MountConfig{{Type: "tmpfs", Target: "/dev/shm", Size: "2M"}}
+			t.Config.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: "/dev/shm", Size: "2M"}}
 		}},
 		{"mounts, what lies deeper later", func(t *Task) {
-			t.Volumes = []Mount{{Type: "bind", Source: "/v", Target: "/v/w/x", Options: []string{"rbind"}}}
-			t.Config.Mounts = []MountConfig{{Source: "/1", Target: "/a/b"}, {Type: "tmpfs", Target: "/t", ReadOnly: true}, {Source: "/2", Target: "/z", Options: []string{"bind", "slave"}, Propagation: "rshared"}}
-			t.Mounts = []Mount{{Type: "bind", Source: "/l", Target: "/local", Options: []string{"rbind"}}}
+			t.Volumes = []taskconfig.Mount{{Type: "bind", Source: "/v", Target: "/v/w/x", Options: []string{"rbind"}}}
+			t.Config.Mounts = []taskconfig.MountConfig{{Source: "/1", Target: "/a/b"}, {Type: "tmpfs", Target: "/t", ReadOnly: true}, {Source: "/2", Target: "/z", Options: []string{"bind", "slave"}, Propagation: "rshared"}}
+			t.Mounts = []taskconfig.Mount{{Type: "bind", Source: "/l", Target: "/local", Options: []string{"rbind"}}}
 		}},
 		{"a mount that the host sees", func(t *Task) {
-			t.Volumes = []Mount{{Type: "bind", Source: "/v", Target: "/v", Options: []string{"rshared"}}, {Type: "bind", Source: "/w", Target: "/w", Options: []string{"rslave"}}}
+			t.Volumes = []taskconfig.Mount{{Type: "bind", Source: "/v", Target: "/v", Options: []string{"rshared"}}, {Type: "bind", Source: "/w", Target: "/w", Options: []string{"rslave"}}}
 		}},
-		{"a mount that sees the host's", func(t *Task) { t.Config.Mounts = []MountConfig{{Source: "/v", Target: "/v", Propagation: "slave"}} }},
+		{"a mount that sees the host's", func(t *Task) {
+			t.Config.Mounts = []taskconfig.MountConfig{{Source: "/v", Target: "/v", Propagation: "slave"}}
+		}},
 	} {
 		task := plain
 		row.change(&task)
@@ -170,17 +173,17 @@ func TestOptionsRefuse(t *testing.T) {
 		{"a relative cwd of the image", func(_ *Task, i *ispec.ImageConfig) { i.WorkingDir = "x" }, `image: working directory "x"`},
 		{"an argument that is no text", func(t *Task, _ *ispec.ImageConfig) { t.Config.Args = []string{"\x00"} }, "is not valid text"},
 		{"a size that is none", func(t *Task, _ *ispec.ImageConfig) { t.Config.ShmSize = "x" }, "shm_size:"},
-		{"a mount that is none", func(t *Task, _ *ispec.ImageConfig) { t.Config.Mounts = []MountConfig{{Target: "x"}} }, "mounts: target"},
+		{"a mount that is none", func(t *Task, _ *ispec.ImageConfig) { t.Config.Mounts = []taskconfig.MountConfig{{Target: "x"}} }, "mounts: target"},
 		{"a mount over ours", func(t *Task, _ *ispec.ImageConfig) {
-			t.Mounts = []Mount{{Target: "/alloc/x"}}
-			t.Config.Mounts = []MountConfig{{Type: "tmpfs", Target: "/alloc"}}
+			t.Mounts = []taskconfig.Mount{{Target: "/alloc/x"}}
+			t.Config.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: "/alloc"}}
 		}, `target "/alloc" would cover "/alloc/x"`},
 		{"a mount over a volume", func(t *Task, _ *ispec.ImageConfig) {
-			t.Volumes = []Mount{{Target: "/v/x"}}
-			t.Config.Mounts = []MountConfig{{Type: "tmpfs", Target: "/v"}}
+			t.Volumes = []taskconfig.Mount{{Target: "/v/x"}}
+			t.Config.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: "/v"}}
 		}, `target "/v" would cover a volume`},
 		{"a mount over init", func(t *Task, _ *ispec.ImageConfig) {
-			t.Config.Init, t.Config.Mounts = true, []MountConfig{{Type: "tmpfs", Target: "/run/nomad-gpu"}}
+			t.Config.Init, t.Config.Mounts = true, []taskconfig.MountConfig{{Type: "tmpfs", Target: "/run/nomad-gpu"}}
 		}, `would cover "/run/nomad-gpu/init"`},
 		{"a capability that is not allowed", func(t *Task, _ *ispec.ImageConfig) { t.Config.CapAdd = []string{"sys_admin"} }, "cap_add: CAP_SYS_ADMIN"},
 		{"a device that is none", func(t *Task, _ *ispec.ImageConfig) { t.Config.Devices = []string{"x"} }, "devices:"},
@@ -193,7 +196,7 @@ func TestOptionsRefuse(t *testing.T) {
 		}
 	}
 	// Volumes of Nomad's may lie in each other.
-	plain.Volumes = []Mount{{Target: "/v/x"}, {Target: "/v"}}
+	plain.Volumes = []taskconfig.Mount{{Target: "/v/x"}, {Target: "/v"}}
 	if _, err := plain.Options(image); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // A task under static partitioning has as many chunks as its guarantee takes, and neither
@@ -15,19 +16,19 @@ func TestShareOfPartitions(t *testing.T) {
 	replica := gpu.ReservedDevice{UUID: uuidA, Mode: gpu.ModeShared, Slices: []int{2}, Of: 4, BurstMilli: 1000}
 	for name, tc := range map[string]struct {
 		device    gpu.ReservedDevice
-		want      GPURequest
+		want      taskconfig.GPURequest
 		chunks    int
 		guarantee int64
 		says      string
 	}{
-		"a slice":                {slicesOf(uuidA, 1), GPURequest{}, 1, 12, ""},
-		"eight slices":           {slicesOf(uuidA, 8), GPURequest{}, 2, 101, ""},
-		"a guarantee":            {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500}, 8, 500, ""},
-		"a little more":          {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 501}, 9, 501, ""},
-		"a limit that is it":     {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500, ComputeLimitMilli: 500}, 8, 500, ""},
-		"a limit above":          {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500, ComputeLimitMilli: 800}, 0, 0, "gpu.compute_limit: 800 is not the guarantee, 500"},
-		"a replica":              {replica, GPURequest{}, 4, 250, ""},
-		"all slices, without it": {slicesOf(uuidA, 79), GPURequest{}, 0, 1000, ""},
+		"a slice":                {slicesOf(uuidA, 1), taskconfig.GPURequest{}, 1, 12, ""},
+		"eight slices":           {slicesOf(uuidA, 8), taskconfig.GPURequest{}, 2, 101, ""},
+		"a guarantee":            {slicesOf(uuidA, 1), taskconfig.GPURequest{ComputeMilli: 500}, 8, 500, ""},
+		"a little more":          {slicesOf(uuidA, 1), taskconfig.GPURequest{ComputeMilli: 501}, 9, 501, ""},
+		"a limit that is it":     {slicesOf(uuidA, 1), taskconfig.GPURequest{ComputeMilli: 500, ComputeLimitMilli: 500}, 8, 500, ""},
+		"a limit above":          {slicesOf(uuidA, 1), taskconfig.GPURequest{ComputeMilli: 500, ComputeLimitMilli: 800}, 0, 0, "gpu.compute_limit: 800 is not the guarantee, 500"},
+		"a replica":              {replica, taskconfig.GPURequest{}, 4, 250, ""},
+		"all slices, without it": {slicesOf(uuidA, 79), taskconfig.GPURequest{}, 0, 1000, ""},
 	} {
 		s := state(uuidA, gpu.SharingMPS)
 		s.Mode = tc.device.Mode

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 func TestGuardedVariablesStay(t *testing.T) {
@@ -32,7 +33,7 @@ func TestSharesOfBothKinds(t *testing.T) {
 	for _, sharing := range []gpu.Sharing{gpu.SharingMPS, gpu.SharingHAMi} {
 		s := state(uuidA, sharing)
 		s.MPS.Generation = 7
-		share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: s}, GPURequest{})
+		share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: s}, taskconfig.GPURequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +42,7 @@ func TestSharesOfBothKinds(t *testing.T) {
 			t.Errorf("%s: %+v", sharing, share)
 		}
 	}
-	for want, says := range map[GPURequest]string{
+	for want, says := range map[taskconfig.GPURequest]string{
 		{MemoryMiB: -1}: "gpu.memory: is negative", {ComputeMilli: 1001}: "gpu.compute: 1001 is not between", {ComputeMilli: -1}: "gpu.compute: -1",
 		{ComputeLimitMilli: -1}: "gpu.compute_limit: -1 is not between",
 	} {
@@ -53,7 +54,7 @@ func TestSharesOfBothKinds(t *testing.T) {
 }
 
 func TestLimitOfProcesses(t *testing.T) {
-	if pids(Config{PidsLimit: -1}, Policy{}) != nil || *pids(Config{PidsLimit: 1}, Policy{}).Limit != 1 {
+	if pids(taskconfig.Config{PidsLimit: -1}, taskconfig.Policy{}) != nil || *pids(taskconfig.Config{PidsLimit: 1}, taskconfig.Policy{}).Limit != 1 {
 		t.Error("pids_limit is not what was asked for")
 	}
 }

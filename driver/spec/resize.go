@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // Resize is the share that a task on slices of one device has when it changes its request.
@@ -37,7 +38,7 @@ func Resize(now, counted gpu.Holding, ceilingMilli int64, state gpu.GPUState, wa
 		return now, fmt.Errorf("resize: memory_limit: %d MiB is not valid on GPU %s (at least %s, the task's own)", limit, now.UUID, gpu.FormatMemory(now.MemoryMiB))
 	}
 	var err error
-	now.MemoryLimitMiB, err = memoryBurst(gpu.ReservedDevice{UUID: now.UUID, Mode: now.Mode, Slices: now.Slices, Of: state.Slices}, state, now.MemoryMiB, GPURequest{MemoryLimitMiB: limit})
+	now.MemoryLimitMiB, err = memoryBurst(gpu.ReservedDevice{UUID: now.UUID, Mode: now.Mode, Slices: now.Slices, Of: state.Slices}, state, now.MemoryMiB, taskconfig.GPURequest{MemoryLimitMiB: limit})
 	if err != nil {
 		return now, fmt.Errorf("resize: %w", err)
 	}

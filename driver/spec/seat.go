@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // oneSeat refuses tasks with a seat on one GPU and with another GPU: they could wait for
@@ -25,7 +26,7 @@ func oneSeat(d gpu.ReservedDevice, state gpu.GPUState, devices int) error {
 
 // seatOf adds to a holding what its seat is: how much of the host's memory it may need,
 // and who goes before it.
-func seatOf(h gpu.Holding, state gpu.GPUState, want GPURequest) (gpu.Holding, error) {
+func seatOf(h gpu.Holding, state gpu.GPUState, want taskconfig.GPURequest) (gpu.Holding, error) {
 	if state.Sharing != gpu.SharingSuspend || state.Seats == nil || h.Mode != gpu.ModeShared {
 		return h, nil
 	}

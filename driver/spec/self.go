@@ -29,9 +29,9 @@ func (s *Share) SelfTargets() (dirs, files []string) {
 // ShowSelf shows the container the directory with its task's socket and, unless it is
 // empty, the program that speaks to it.
 func (s *Share) ShowSelf(dir, program string) {
-	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: dir, Target: gpu.SelfDir, Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"}})
+	s.Mounts = append(s.Mounts, taskconfig.Mount{Type: "bind", Source: dir, Target: gpu.SelfDir, Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"}})
 	if program != "" {
-		s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: program, Target: gpu.SelfProgram, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+		s.Mounts = append(s.Mounts, taskconfig.Mount{Type: "bind", Source: program, Target: gpu.SelfProgram, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
 	s.Env[gpu.EnvSelfSocket] = gpu.SelfSocket
 }
@@ -49,7 +49,7 @@ func HidesSelf(targets []string) string {
 
 // withSelfOnPath lets programs be found by name where the task's socket has one.
 func (s *Share) withSelfOnPath(env []string) []string {
-	if !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Target == gpu.SelfProgram }) {
+	if !slices.ContainsFunc(s.Mounts, func(m taskconfig.Mount) bool { return m.Target == gpu.SelfProgram }) {
 		return env
 	}
 	env = slices.Clone(env)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 // The program that asks about a task's share is found by its name, behind the image's own
@@ -41,7 +42,7 @@ func TestTheProgramOfATaskIsOnItsPath(t *testing.T) {
 // mounted on.
 func TestPlacesInTheDirectoryOfATasksSocket(t *testing.T) {
 	for _, sharing := range []gpu.Sharing{gpu.SharingMPS, gpu.SharingHAMi} {
-		share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, sharing)}, GPURequest{})
+		share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, sharing)}, taskconfig.GPURequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

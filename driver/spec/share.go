@@ -35,7 +35,7 @@ type Share struct {
 	// Env is set in the container after everything else.
 	Env map[string]string
 	// Mounts are host directories or files to bind.
-	Mounts []Mount
+	Mounts []taskconfig.Mount
 	// MPS is true for a task that is a client of an MPS daemon, whose /dev/shm
 	// it must share.
 	MPS bool
@@ -67,7 +67,7 @@ func (e *NotReadyError) Error() string {
 // NewShare computes a task's share from the devices that Nomad reserved for it
 // and the state of those devices, by UUID. It fails with a *NotReadyError when
 // waiting may help, and with another error when the task must change.
-func NewShare(devices []gpu.ReservedDevice, states map[string]gpu.GPUState, want GPURequest) (Share, error) {
+func NewShare(devices []gpu.ReservedDevice, states map[string]gpu.GPUState, want taskconfig.GPURequest) (Share, error) {
 	share := Share{Env: map[string]string{}}
 	if len(devices) == 0 {
 		if want.Set() {
@@ -105,7 +105,7 @@ func NewShare(devices []gpu.ReservedDevice, states map[string]gpu.GPUState, want
 }
 
 // priorityOn refuses a priority that nothing would keep.
-func priorityOn(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) error {
+func priorityOn(d gpu.ReservedDevice, state gpu.GPUState, want taskconfig.GPURequest) error {
 	switch {
 	case state.Sharing == gpu.SharingSuspend && !d.Whole():
 		return nil // seatOf looks at it
@@ -169,7 +169,7 @@ func onePipe(d gpu.ReservedDevice, sharing gpu.Sharing, devices int) error {
 }
 
 // holdingOf decides the memory cap, the guarantee and the limit on one device.
-func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.Holding, error) {
+func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want taskconfig.GPURequest) (gpu.Holding, error) {
 	h := gpu.Holding{UUID: d.UUID, Mode: d.Mode, Slices: d.Slices}
 	var err error
 	if h.MemoryMiB, err = memoryCap(d, state, want); err != nil {
@@ -201,7 +201,7 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 
 // partitionOf gives a task as many chunks of multiprocessors of its own as its guarantee
 // takes. It has no others; a replica's part is as large as every other's.
-func partitionOf(d gpu.ReservedDevice, h gpu.Holding, p gpu.MPSPartitioning, want GPURequest) (gpu.Holding, error) {
+func partitionOf(d gpu.ReservedDevice, h gpu.Holding, p gpu.MPSPartitioning, want taskconfig.GPURequest) (gpu.Holding, error) {
 	if h.GuaranteeMilli == 0 {
 		h.GuaranteeMilli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
 	}
@@ -214,7 +214,7 @@ func partitionOf(d gpu.ReservedDevice, h gpu.Holding, p gpu.MPSPartitioning, wan
 	return h, nil
 }
 
-func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64, error) {
+func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want taskconfig.GPURequest) (int64, error) {
 	given := d.MemoryMiB
 	if d.Whole() || d.Mode == gpu.ModeShared {
 		given = state.MemoryMiB
@@ -235,14 +235,14 @@ func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64
 
 // wholeRefuses: a task with the whole GPU runs alone on it, so there is no
 // daemon that could hold it to a part of the compute.
-func wholeRefuses(d gpu.ReservedDevice, want GPURequest) error {
+func wholeRefuses(d gpu.ReservedDevice, want taskconfig.GPURequest) error {
 	if want.ComputeMilli != 0 || want.ComputeLimitMilli != 0 {
 		return fmt.Errorf("gpu.compute and gpu.compute_limit are for tasks that share a GPU, and the task holds all of GPU %s; remove them", d.UUID)
 	}
 	return nil
 }
 
-func limitOf(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPURequest) (int64, error) {
+func limitOf(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want taskconfig.GPURequest) (int64, error) {
 	limited := state.Sharing == gpu.SharingMPS || state.Sharing == gpu.SharingHAMi
 	ceiling := d.BurstMilli
 	if ceiling == 0 {
@@ -320,10 +320,10 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
 		// since it is not known that CUDA can do without, and a client that cannot
 		// reach its daemon runs without limits.
-		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec", "rslave"}},
+		taskconfig.Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec", "rslave"}},
 		// Clients write no log of their own, and the daemon's tells about others.
-		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
-		Mount{Type: "bind", Source: mps.ShmDir, Target: taskconfig.ShmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
+		taskconfig.Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
+		taskconfig.Mount{Type: "bind", Source: mps.ShmDir, Target: taskconfig.ShmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 	)
 }
 
@@ -360,13 +360,13 @@ func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
 	s.HAMi = true
 	maps.Copy(s.Env, gpu.HAMiEnv(hamiLibPath, hamiCachePath+"/vgpu.cache", h.Share))
 	s.Mounts = append(s.Mounts,
-		Mount{Type: "bind", Source: hami.Library, Target: hamiLibPath, Options: []string{"bind", "ro", "nosuid", "nodev"}},
-		Mount{Type: "tmpfs", Source: "tmpfs", Target: hamiCachePath, Options: []string{"nosuid", "nodev", "noexec", "size=16m", "mode=1777"}},
+		taskconfig.Mount{Type: "bind", Source: hami.Library, Target: hamiLibPath, Options: []string{"bind", "ro", "nosuid", "nodev"}},
+		taskconfig.Mount{Type: "tmpfs", Source: "tmpfs", Target: hamiCachePath, Options: []string{"nosuid", "nodev", "noexec", "size=16m", "mode=1777"}},
 		// HAMi-core takes variables from this file of an image, its off-switches too.
-		Mount{Type: "bind", Source: "/dev/null", Target: hamiOverridePath, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
+		taskconfig.Mount{Type: "bind", Source: "/dev/null", Target: hamiOverridePath, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 	)
 	if hami.LockDir != "" {
-		s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: hami.LockDir, Target: hamiLockPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}})
+		s.Mounts = append(s.Mounts, taskconfig.Mount{Type: "bind", Source: hami.LockDir, Target: hamiLockPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
 const (
@@ -32,21 +33,21 @@ func state(uuid string, sharing gpu.Sharing) gpu.GPUState {
 // to hold it in no task starts.
 func TestMemoryLimitsOfControlGroups(t *testing.T) {
 	with := state(uuidA, gpu.SharingDmem)
-	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{})
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, taskconfig.GPURequest{})
 	if err != nil || share.unified()["dmem.max"] != "drm/0000:83:00.0/vram 8589934592" {
 		t.Errorf("the control group gets %v, %v", share.unified(), err)
 	}
-	tighter, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{MemoryMiB: 1024})
+	tighter, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, taskconfig.GPURequest{MemoryMiB: 1024})
 	if err != nil || tighter.unified()["dmem.max"] != "drm/0000:83:00.0/vram 1073741824" {
 		t.Errorf("a tighter task's control group gets %v, %v", tighter.unified(), err)
 	}
-	whole, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{})
+	whole, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79)}, map[string]gpu.GPUState{uuidA: with}, taskconfig.GPURequest{})
 	if err != nil || whole.unified() != nil {
 		t.Errorf("a task with the whole GPU is limited: %v, %v", whole.unified(), err)
 	}
 	with.Dmem = ""
 	var notReady *NotReadyError
-	if _, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{}); !errors.As(err, &notReady) {
+	if _, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, taskconfig.GPURequest{}); !errors.As(err, &notReady) {
 		t.Errorf("a task without a limit starts: %v", err)
 	}
 }
@@ -67,23 +68,23 @@ func TestNewShare(t *testing.T) {
 		name    string
 		devices []gpu.ReservedDevice
 		sharing gpu.Sharing
-		want    GPURequest
+		want    taskconfig.GPURequest
 		share   gpu.Share
 		env     string
 	}{
-		{"slices", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
+		{"slices", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, taskconfig.GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=11 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
-		{"tighter, guarantee and limit", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, GPURequest{MemoryMiB: 7168, ComputeMilli: 500, ComputeLimitMilli: 800}, gpu.Share{MemoryMiB: 7168, GuaranteeMilli: 500, LimitMilli: 800},
+		{"tighter, guarantee and limit", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, taskconfig.GPURequest{MemoryMiB: 7168, ComputeMilli: 500, ComputeLimitMilli: 800}, gpu.Share{MemoryMiB: 7168, GuaranteeMilli: 500, LimitMilli: 800},
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=80 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
-		{"all slices are the whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, gpu.SharingMPS, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"whole", []gpu.ReservedDevice{whole}, gpu.SharingNone, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"whole with a memory cap that the watchdog holds", []gpu.ReservedDevice{whole}, gpu.SharingNone, GPURequest{MemoryMiB: 1024}, gpu.Share{MemoryMiB: 1024, GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"MIG instance", []gpu.ReservedDevice{mig}, gpu.SharingNone, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"time-sliced", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingTimeslice, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"a turn", []gpu.ReservedDevice{turn}, gpu.SharingTimeslice, GPURequest{}, gpu.Share{}, "NVIDIA_VISIBLE_DEVICES=void"},
-		{"a turn under MPS", []gpu.ReservedDevice{turn}, gpu.SharingMPS, GPURequest{}, gpu.Share{LimitMilli: 1000},
+		{"all slices are the whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, gpu.SharingMPS, taskconfig.GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"whole", []gpu.ReservedDevice{whole}, gpu.SharingNone, taskconfig.GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"whole with a memory cap that the watchdog holds", []gpu.ReservedDevice{whole}, gpu.SharingNone, taskconfig.GPURequest{MemoryMiB: 1024}, gpu.Share{MemoryMiB: 1024, GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"MIG instance", []gpu.ReservedDevice{mig}, gpu.SharingNone, taskconfig.GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"time-sliced", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingTimeslice, taskconfig.GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"a turn", []gpu.ReservedDevice{turn}, gpu.SharingTimeslice, taskconfig.GPURequest{}, gpu.Share{}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"a turn under MPS", []gpu.ReservedDevice{turn}, gpu.SharingMPS, taskconfig.GPURequest{}, gpu.Share{LimitMilli: 1000},
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
-		{"HAMi-core", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingHAMi, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
+		{"HAMi-core", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingHAMi, taskconfig.GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
 			"CUDA_DEVICE_MEMORY_LIMIT_0=8192m CUDA_DEVICE_MEMORY_SHARED_CACHE=/run/nomad-gpu/hami/cache/vgpu.cache CUDA_DEVICE_SM_LIMIT=11 CUDA_REDIRECT=/run/nomad-gpu/hami/libvgpu.so NVIDIA_VISIBLE_DEVICES=void"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -110,7 +111,7 @@ func TestNewShare(t *testing.T) {
 func TestShareOfSeveralGPUs(t *testing.T) {
 	a, b := state(uuidA, gpu.SharingMPS), state(uuidB, gpu.SharingMPS)
 	b.Mode = gpu.ModeWhole
-	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79), {UUID: uuidB, Mode: gpu.ModeWhole}}, map[string]gpu.GPUState{uuidA: a, uuidB: b}, GPURequest{})
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79), {UUID: uuidB, Mode: gpu.ModeWhole}}, map[string]gpu.GPUState{uuidA: a, uuidB: b}, taskconfig.GPURequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestCeilingOfAShare(t *testing.T) {
 	for burst, want := range map[int64]int64{0: 1000, 1: 1, 900: 900} {
 		part := slicesOf(uuidA, 8)
 		part.BurstMilli = burst
-		share, err := NewShare([]gpu.ReservedDevice{part}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingTimeslice)}, GPURequest{})
+		share, err := NewShare([]gpu.ReservedDevice{part}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingTimeslice)}, taskconfig.GPURequest{})
 		if err != nil || share.CeilingMilli != want {
 			t.Errorf("where the operator allows %d: %d, %v", burst, share.CeilingMilli, err)
 		}
@@ -146,25 +147,25 @@ func TestNewShareRefuses(t *testing.T) {
 		name    string
 		devices []gpu.ReservedDevice
 		state   gpu.GPUState
-		want    GPURequest
+		want    taskconfig.GPURequest
 		says    string
 		waiting bool
 	}{
-		{"memory above the slices", part, good, GPURequest{MemoryMiB: 8193}, "gpu.memory: 8193M is more than the 8G", false},
-		{"limit below the guarantee of the slices", part, good, GPURequest{ComputeLimitMilli: 100}, "below the guarantee, 101", false},
-		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above 900, the most that", false},
-		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
-		{"compute of a whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, good, GPURequest{ComputeMilli: 500}, "holds all of GPU", false},
-		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, GPURequest{}, "task holds a part of GPU " + uuidA + " and 1 more: a task with a part of a GPU under mps can use that one GPU only", false},
-		{"block for two", []gpu.ReservedDevice{slicesOf(uuidA, 79), slicesOf(uuidB, 79)}, good, GPURequest{MemoryMiB: 1}, "for tasks on one GPU", false},
-		{"block for none", nil, good, GPURequest{MemoryMiB: 1}, "the task has no GPU", false},
-		{"no state", []gpu.ReservedDevice{slicesOf(uuidB, 8)}, good, GPURequest{}, "published no state", true},
-		{"fault", part, changed(func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Message: "lost", Action: "reboot"}} }), GPURequest{}, "lost; reboot", true},
-		{"MPS not ready", part, changed(func(s *gpu.GPUState) { s.MPS.Ready = false }), GPURequest{}, "MPS daemon is not ready", true},
-		{"MPS unknown", part, changed(func(s *gpu.GPUState) { s.MPS = nil }), GPURequest{}, "MPS daemon is not ready", true},
-		{"HAMi-core missing", part, changed(func(s *gpu.GPUState) { s.Sharing, s.HAMi = gpu.SharingHAMi, nil }), GPURequest{}, "HAMi-core is not installed", true},
-		{"another mode", part, changed(func(s *gpu.GPUState) { s.Mode = gpu.ModeWhole }), GPURequest{}, "given it as slice, now it is offered as whole", true},
-		{"no CDI name", part, changed(func(s *gpu.GPUState) { s.CDIDevice = "" }), GPURequest{}, "names no CDI device", true},
+		{"memory above the slices", part, good, taskconfig.GPURequest{MemoryMiB: 8193}, "gpu.memory: 8193M is more than the 8G", false},
+		{"limit below the guarantee of the slices", part, good, taskconfig.GPURequest{ComputeLimitMilli: 100}, "below the guarantee, 101", false},
+		{"limit above the operator's", part, good, taskconfig.GPURequest{ComputeLimitMilli: 901}, "above 900, the most that", false},
+		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), taskconfig.GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
+		{"compute of a whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, good, taskconfig.GPURequest{ComputeMilli: 500}, "holds all of GPU", false},
+		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, taskconfig.GPURequest{}, "task holds a part of GPU " + uuidA + " and 1 more: a task with a part of a GPU under mps can use that one GPU only", false},
+		{"block for two", []gpu.ReservedDevice{slicesOf(uuidA, 79), slicesOf(uuidB, 79)}, good, taskconfig.GPURequest{MemoryMiB: 1}, "for tasks on one GPU", false},
+		{"block for none", nil, good, taskconfig.GPURequest{MemoryMiB: 1}, "the task has no GPU", false},
+		{"no state", []gpu.ReservedDevice{slicesOf(uuidB, 8)}, good, taskconfig.GPURequest{}, "published no state", true},
+		{"fault", part, changed(func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Message: "lost", Action: "reboot"}} }), taskconfig.GPURequest{}, "lost; reboot", true},
+		{"MPS not ready", part, changed(func(s *gpu.GPUState) { s.MPS.Ready = false }), taskconfig.GPURequest{}, "MPS daemon is not ready", true},
+		{"MPS unknown", part, changed(func(s *gpu.GPUState) { s.MPS = nil }), taskconfig.GPURequest{}, "MPS daemon is not ready", true},
+		{"HAMi-core missing", part, changed(func(s *gpu.GPUState) { s.Sharing, s.HAMi = gpu.SharingHAMi, nil }), taskconfig.GPURequest{}, "HAMi-core is not installed", true},
+		{"another mode", part, changed(func(s *gpu.GPUState) { s.Mode = gpu.ModeWhole }), taskconfig.GPURequest{}, "given it as slice, now it is offered as whole", true},
+		{"no CDI name", part, changed(func(s *gpu.GPUState) { s.CDIDevice = "" }), taskconfig.GPURequest{}, "names no CDI device", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			other := good
@@ -223,7 +224,7 @@ func FuzzEnvNeverLetsGuardedVariablesThrough(f *testing.F) {
 }
 
 func TestSharePriority(t *testing.T) {
-	below := GPURequest{BelowNormal: true}
+	below := taskconfig.GPURequest{BelowNormal: true}
 	knows := func(sharing gpu.Sharing, priorities bool) map[string]gpu.GPUState {
 		s := state(uuidA, sharing)
 		s.MPS.Priorities = priorities
@@ -233,11 +234,11 @@ func TestSharePriority(t *testing.T) {
 		name   string
 		states map[string]gpu.GPUState
 		slices int
-		want   GPURequest
+		want   taskconfig.GPURequest
 		env    string
 		err    string
 	}{
-		{"none asked for", knows(gpu.SharingMPS, true), 8, GPURequest{}, "", ""},
+		{"none asked for", knows(gpu.SharingMPS, true), 8, taskconfig.GPURequest{}, "", ""},
 		{"below normal", knows(gpu.SharingMPS, true), 8, below, "1", ""},
 		{"a branch without", knows(gpu.SharingMPS, false), 8, below, "", "use a driver of branch 535 or newer"},
 		{"a whole GPU", knows(gpu.SharingMPS, true), 79, below, "", "is not shared so"},

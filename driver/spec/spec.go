@@ -22,8 +22,8 @@ import (
 // Task is all that decides about a container, apart from what lies in the image
 // and in the host's CDI specs.
 type Task struct {
-	Config    Config
-	Policy    Policy
+	Config    taskconfig.Config
+	Policy    taskconfig.Policy
 	Share     Share
 	Resources Resources
 	// Env and DeviceEnv are what Nomad set, the user's and the device plugins'.
@@ -31,14 +31,14 @@ type Task struct {
 	// Hostname is used where the config names none.
 	Hostname string
 	// Volumes are what Nomad mounts where the author says.
-	Volumes []Mount
+	Volumes []taskconfig.Mount
 	// Mounts come after those: the allocation's directories, hosts and resolver
 	// files.
-	Mounts []Mount
+	Mounts []taskconfig.Mount
 	// SeccompProfile is what the author's profile holds, nil for none.
 	SeccompProfile *specs.LinuxSeccomp
 	// Devices are host device nodes that a device plugin asked for.
-	Devices []Device
+	Devices []taskconfig.Device
 	// Namespaces are those of others that the container joins.
 	Namespaces Namespaces
 	// ShmDir is the host's directory that becomes /dev/shm, where tasks share one.
@@ -78,7 +78,7 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 	if err := checkProcess(args, env); err != nil {
 		return nil, err
 	}
-	var mistakes Mistakes
+	var mistakes taskconfig.Mistakes
 	limits := t.Config.Limits(&mistakes)
 	if err := mistakes.Err(); err != nil {
 		return nil, err
@@ -184,21 +184,21 @@ func (t Task) mounts(l taskconfig.Limits) ([]oci.SpecOpts, error) {
 	}
 	ours := append(slices.Clone(t.Mounts), t.Share.Mounts...)
 	if t.Config.Init {
-		ours = append(ours, Mount{Type: "bind", Source: t.InitPath, Target: InitTarget, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+		ours = append(ours, taskconfig.Mount{Type: "bind", Source: t.InitPath, Target: InitTarget, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
 	all := slices.Clone(t.Volumes)
 	for _, m := range t.Config.Mounts {
 		mount, err := m.Mount()
 		if err != nil {
-			return nil, Mistake{Key: "mounts", Problem: err.Error()}
+			return nil, taskconfig.Mistake{Key: "mounts", Problem: err.Error()}
 		}
 		all = append(all, mount)
 	}
 	for i, m := range all {
-		if i := slices.IndexFunc(ours, func(o Mount) bool { return taskconfig.Covers(m.Target, o.Target) }); i >= 0 {
+		if i := slices.IndexFunc(ours, func(o taskconfig.Mount) bool { return taskconfig.Covers(m.Target, o.Target) }); i >= 0 {
 			return nil, fmt.Errorf("mounts: target %q would cover %q, which the driver mounts", m.Target, ours[i].Target)
 		}
-		if i >= len(t.Volumes) && slices.ContainsFunc(t.Volumes, func(v Mount) bool { return taskconfig.Covers(m.Target, v.Target) }) {
+		if i >= len(t.Volumes) && slices.ContainsFunc(t.Volumes, func(v taskconfig.Mount) bool { return taskconfig.Covers(m.Target, v.Target) }) {
 			return nil, fmt.Errorf("mounts: target %q would cover a volume", m.Target)
 		}
 	}
@@ -207,7 +207,7 @@ func (t Task) mounts(l taskconfig.Limits) ([]oci.SpecOpts, error) {
 	}
 	all = append(all, ours...)
 	// What lies deeper comes later, or it would be hidden.
-	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
+	slices.SortStableFunc(all, func(a, b taskconfig.Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return []oci.SpecOpts{edit(func(s *oci.Spec) {
 		s.Mounts = append(s.Mounts, cgroupMount())
 		if propagation := rootPropagation(all); propagation != "" {
@@ -263,9 +263,9 @@ func (t Task) checkShm() error {
 
 // shareStaysWhole refuses mounts inside those of the GPU share: they would hide
 // a socket, or be made in a directory that tasks share.
-func (t Task) shareStaysWhole(mounts []Mount) error {
+func (t Task) shareStaysWhole(mounts []taskconfig.Mount) error {
 	for _, m := range mounts {
-		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return taskconfig.Covers(o.Target, m.Target) }); i >= 0 {
+		if i := slices.IndexFunc(t.Share.Mounts, func(o taskconfig.Mount) bool { return taskconfig.Covers(o.Target, m.Target) }); i >= 0 {
 			return fmt.Errorf("mounts: target %q lies in %q, which belongs to the task's GPU share; mount it elsewhere", m.Target, t.Share.Mounts[i].Target)
 		}
 	}
@@ -277,7 +277,7 @@ func (t Task) devices() ([]oci.SpecOpts, error) {
 	for _, text := range t.Config.Devices {
 		device, err := taskconfig.ParseDevice(text)
 		if err != nil {
-			return nil, Mistake{Key: "devices", Problem: err.Error()}
+			return nil, taskconfig.Mistake{Key: "devices", Problem: err.Error()}
 		}
 		all = append(all, device)
 	}

@@ -19,12 +19,12 @@ import (
 )
 
 // defaults is a config as the schema's defaults leave it.
-func defaults() Config {
-	return Config{Image: "redis:7", NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
+func defaults() taskconfig.Config {
+	return taskconfig.Config{Image: "redis:7", NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
 }
 
 var (
-	policy = Policy{AllowCaps: taskconfig.DefaultCaps, PidsLimit: 4096}
+	policy = taskconfig.Policy{AllowCaps: taskconfig.DefaultCaps, PidsLimit: 4096}
 	image  = ispec.ImageConfig{
 		Env: []string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"}, Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, WorkingDir: "/data",
 	}
@@ -53,7 +53,7 @@ func generate(t *testing.T, task Task) *oci.Spec {
 }
 
 func TestGolden(t *testing.T) {
-	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, GPURequest{ComputeLimitMilli: 800})
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, taskconfig.GPURequest{ComputeLimitMilli: 800})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +62,9 @@ func TestGolden(t *testing.T) {
 	every.ReadonlyRootfs, every.NetworkMode, every.ShmSize = true, "none", "128M"
 	every.CapDrop, every.PidsLimit, every.OOMScoreAdj, every.CPUHardLimit = []string{"mknod"}, 64, 10, true
 	every.Ulimit, every.Sysctl = []map[string]string{{"nofile": "1:2"}}, []map[string]string{{"net.core.somaxconn": "9"}}
-	every.Mounts = []MountConfig{{Source: "/srv/x", Target: "/x", ReadOnly: true}, {Type: "tmpfs", Target: "/t", Size: "1M"}}
+	every.Mounts = []taskconfig.MountConfig{{Source: "/srv/x", Target: "/x", ReadOnly: true}, {Type: "tmpfs", Target: "/t", Size: "1M"}}
 	every.MemorySwap, every.Swappiness, every.CPUSetMems = "64M", 0, "0"
-	ours := []Mount{{Type: "bind", Source: "/alloc/local", Target: "/local", Options: []string{"rbind", "rw"}}}
+	ours := []taskconfig.Mount{{Type: "bind", Source: "/alloc/local", Target: "/local", Options: []string{"rbind", "rw"}}}
 	privileged := defaults()
 	privileged.HostNetwork, privileged.PIDMode, privileged.IPCMode = true, "host", "host"
 	burst := given
@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 		"gpu-slice":       {Config: defaults(), Policy: policy, Resources: given, Share: share, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}},
 		"every-option":    {Config: every, Policy: policy, Resources: burst, Mounts: ours, CgroupsPath: "/nomad-gpu/box", InitPath: "/usr/bin/tini-static"},
 		"host-namespaces": {Config: privileged, Policy: policy, Resources: given},
-		"cgroup-v2":       {Config: defaults(), Policy: policy, Resources: given, Unified: true, Mounts: []Mount{{Type: "bind", Source: "/srv/v", Target: "/v", Options: []string{"rbind", "rslave"}}}},
+		"cgroup-v2":       {Config: defaults(), Policy: policy, Resources: given, Unified: true, Mounts: []taskconfig.Mount{{Type: "bind", Source: "/srv/v", Target: "/v", Options: []string{"rbind", "rslave"}}}},
 		"group-network":   {Config: defaults(), Policy: policy, Resources: given, Namespaces: Namespaces{Network: "/run/netns/alloc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestArgs(t *testing.T) {
 		{"entrypoint drops the image's command", []string{"/n"}, "", nil, []string{"/e"}, []string{"c"}, "/n"},
 		{"all", []string{"/n"}, "x", []string{"1"}, []string{"/e"}, []string{"c"}, "/n x 1"},
 	} {
-		task := Task{Config: Config{Entrypoint: test.entrypoint, Command: test.command, Args: test.args}}
+		task := Task{Config: taskconfig.Config{Entrypoint: test.entrypoint, Command: test.command, Args: test.args}}
 		got, err := task.args(ispec.ImageConfig{Entrypoint: test.imageEntry, Cmd: test.imageCm})
 		if err != nil || strings.Join(got, " ") != test.want {
 			t.Errorf("%s: got %q, %v; want %q", test.name, got, err, test.want)
@@ -114,7 +114,7 @@ func TestArgs(t *testing.T) {
 }
 
 func TestMountsOfTheShareStayWhole(t *testing.T) {
-	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, GPURequest{})
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, taskconfig.GPURequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +126,14 @@ func TestMountsOfTheShareStayWhole(t *testing.T) {
 		{"/run/nomad-gpu/other", ""},
 	} {
 		config := defaults()
-		config.Mounts = []MountConfig{{Type: "tmpfs", Target: test.target}}
+		config.Mounts = []taskconfig.MountConfig{{Type: "tmpfs", Target: test.target}}
 		_, err := Task{Config: config, Policy: policy, Resources: given, Share: share}.Options(image)
 		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
 			t.Errorf("%s: got %v, want %q", test.target, err, test.says)
 		}
 	}
 	// A volume of Nomad's is a mount like any other.
-	volume := []Mount{{Type: "bind", Source: "/srv/v", Target: "/dev/shm/v", Options: []string{"rbind"}}}
+	volume := []taskconfig.Mount{{Type: "bind", Source: "/srv/v", Target: "/dev/shm/v", Options: []string{"rbind"}}}
 	_, err = Task{Config: defaults(), Policy: policy, Resources: given, Share: share, Mounts: volume}.Options(image)
 	if err == nil || !strings.Contains(err.Error(), `target "/dev/shm/v" lies in "/dev/shm"`) {
 		t.Errorf("volume: got %v", err)
