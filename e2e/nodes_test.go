@@ -149,11 +149,13 @@ func TestWhatNodesGiveTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mine string
 	within(ctx, t, "each has a core", func() bool {
-		mine, theirs := cpus(cores), cpus(shares)
+		theirs := cpus(shares)
+		mine = cpus(cores)
 		return mine != theirs && (mine == "0" || mine == "1") && (theirs == "0" || theirs == "1")
 	})
-	register(t, ctx, c, jobSpec{id: "named", config: fmt.Sprintf("cpuset_cpus = %q", cpus(cores)), group: noRestart})
+	register(t, ctx, c, jobSpec{id: "named", config: fmt.Sprintf("cpuset_cpus = %q", mine), group: noRestart})
 
 	rows = append(rows, struct{ id, image, config, refused string }{id: "named", refused: "none of them is shared now"})
 	for _, row := range rows {

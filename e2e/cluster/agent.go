@@ -94,7 +94,8 @@ func (c *Cluster) startAgent(m *machine, dir, config string) (<-chan struct{}, e
 	if err := os.WriteFile(path, []byte(config+c.options.agent()), 0o600); err != nil {
 		return nil, fmt.Errorf("start Nomad agent: %w", err)
 	}
-	return m.start(filepath.Join(dir, "nomad.log"), nil, filepath.Join(c.options.Bin, "e2e", "nomad"), "agent", "-config", path)
+	// Agents take most of the tests' processor time, a quarter of it to collect garbage.
+	return m.start(filepath.Join(dir, "nomad.log"), []string{"GOGC=400"}, filepath.Join(c.options.Bin, "e2e", "nomad"), "agent", "-config", path)
 }
 
 func (n *Node) deviceConfig() string {

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -383,7 +384,7 @@ func TestDriverAndPluginAgreeOnLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		share, err := spec.NewShare(devices, states, spec.GPURequest{})
+		share, err := spec.NewShare(devices, states, taskconfig.GPURequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,9 +9,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -78,28 +75,6 @@ func TestWhatEndsMakesRoom(t *testing.T) {
 	if e := evict(s, a); e != nil {
 		t.Errorf("Nomad is about to use it: %+v", e)
 	}
-}
-
-func dispatched(s *servicetest.Service, a admit.Ask) {
-	registered(s, a, func(j *nomad.Job) { j.Dispatched = true })
-}
-
-// heldBack has a group held for its quota.
-func heldBack(s *servicetest.Service, a admit.Ask) {
-	recordedAs(s, a, func(g *record.Group) { g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota} })
-}
-
-// candidates binds a group to some nodes.
-func candidates(nodes ...string) func(*servicetest.Service, admit.Ask) {
-	return func(s *servicetest.Service, a admit.Ask) {
-		recordedAs(s, a, func(g *record.Group) { g.Decision.Candidates = nodes })
-		s.Show(a, true)
-	}
-}
-
-// promised has room be made for a group.
-func promised(s *servicetest.Service, a admit.Ask) {
-	s.Assume(decide.Promise{Job: servicetest.KeyOf(a), Group: a.Group, Usage: place.Usage{NodeID: "id-b"}})
 }
 
 // A victim leaves out its node; where all of a gang's room has to be there before anything
