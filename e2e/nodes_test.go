@@ -134,7 +134,7 @@ func TestWhatNodesGiveTasks(t *testing.T) {
 		}
 	}
 
-	// A core that one task has is no other's, whatever that names.
+	// A task's reserved core goes to no other task, even to one that names it.
 	cpus := func(alloc *api.Allocation) string {
 		text, _ := os.ReadFile(filepath.Join(node.Dir("nomad"), "alloc", alloc.ID, "task", "local", "cpus")) // absent at first
 		return strings.TrimSpace(string(text))

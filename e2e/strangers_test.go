@@ -108,7 +108,7 @@ for i in 1 2 3 4; do (while :; do nomad-gpu-self want; nomad-gpu-self yield; don
 
 // Programs of three tasks use an MPS GPU without its daemon: one of our driver's, whose task is killed;
 // one of raw_exec's, which the metrics name; and one that claims to be the victim's, which is foreign.
-// Then the machine reboots: what they left is gone, and the tasks are back on their GPU.
+// Then the machine reboots: their processes and files are gone, and the tasks are back on their GPU.
 func TestProgramsThatLeaveMPS(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)

@@ -19,7 +19,7 @@ import (
 
 // gatePlace is where a gate's socket and log pipe lie: they are made in kept, which only root enters,
 // and have a second name in shown, the directory that tasks see. Jobs of docker and podman mount that
-// directory, and can mount it writable: their root may remove, replace and lock what it finds there.
+// directory, and can mount it writable: their root may remove, replace and lock the files there.
 // The gate then puts its own files back. The files themselves stay, and with them what tasks of our
 // driver have, which are mounts of each.
 type gatePlace struct{ shown, kept string }

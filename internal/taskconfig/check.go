@@ -353,7 +353,7 @@ func Covers(target, inner string) bool {
 	return target == inner || strings.HasPrefix(inner, path.Clean(target)+"/")
 }
 
-// unconfined is the AppArmor profile that is none, on every kernel.
+// unconfined is how a task asks for no AppArmor profile.
 const unconfined = "unconfined"
 
 // WantsAppArmor reports whether the author names a profile to be held to.

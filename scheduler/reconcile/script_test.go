@@ -23,7 +23,6 @@ import (
 	"golang.org/x/tools/txtar"
 	"rsc.io/script"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
@@ -215,7 +214,7 @@ func jobFrom(name string, words []string) (json.RawMessage, error) {
 		case key == "v":
 			task["Env"], err = map[string]string{"V": value}, nil
 		case key == "canary":
-			group["Update"], err = map[string]any{"Canary": n, "MaxParallel": 1}, nil
+			group["Update"] = map[string]any{"Canary": n, "MaxParallel": 1}
 		case key == "on":
 			group["Constraints"], err = []any{map[string]string{"LTarget": "${node.unique.name}", "Operand": "=", "RTarget": value}}, nil
 		case key == "group":
@@ -251,6 +250,21 @@ func jobFrom(name string, words []string) (json.RawMessage, error) {
 	return json.Marshal(job)
 }
 
+// jobsFrom does something with each job that the arguments describe.
+func jobsFrom(args []string, do func(job json.RawMessage) error) error {
+	list, err := names(args[0])
+	for _, name := range list {
+		job, err := jobFrom(name, args[1:])
+		if err == nil {
+			err = do(job)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // command makes one of a script of what it does with its arguments.
 func command(args, summary string, do func(args []string) error) script.Cmd {
 	return script.Command(script.CmdUsage{Args: args, Summary: summary}, func(_ *script.State, given ...string) (script.WaitFunc, error) {
@@ -270,7 +284,7 @@ func printing(args, summary string, text func(args []string) (string, error)) sc
 	})
 }
 
-// number reads what is compared with n: as 3, or <=3.
+// compared is an error where n is not as wanted: 3, or <=3.
 func compared(what string, n int, with string) error {
 	digits := strings.TrimLeft(with, "<>=")
 	limit, err := strconv.Atoi(digits)
@@ -301,7 +315,7 @@ func (s *scripted) each(do func(name string, j *modelJob, more []string) error) 
 	}
 }
 
-// node is the one with that name.
+// named is the node with a name.
 func (s *scripted) named(name string) (*api.Node, error) {
 	for _, n := range s.nodes {
 		if n.Name == name {
@@ -311,10 +325,20 @@ func (s *scripted) named(name string) (*api.Node, error) {
 	return nil, fmt.Errorf("no node %s", name)
 }
 
+// staying are the allocs of a job that do not stop, the oldest first.
+func (s *scripted) staying(j *modelJob) (list []*modelAlloc) {
+	for _, a := range s.allocs {
+		if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
 // live counts the allocs of a job that do not stop and are no canaries, of a group or all.
 func (s *scripted) live(j *modelJob, group string) (n int) {
-	for _, a := range s.allocs {
-		if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 && !a.canary() && (group == "" || a.stub.TaskGroup == group) {
+	for _, a := range s.staying(j) {
+		if !a.canary() && (group == "" || a.stub.TaskGroup == group) {
 			n++
 		}
 	}
@@ -350,12 +374,7 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 			return nil
 		}),
 		"submit": command("JOB [WORD=VALUE...]", "have the service admit a job, and Nomad run it", func(args []string) error {
-			list, err := names(args[0])
-			for _, name := range list {
-				job, err := jobFrom(name, args[1:])
-				if err != nil {
-					return err
-				}
+			return jobsFrom(args, func(job json.RawMessage) error {
 				before := len(s.log)
 				s.submit(s.t.Context(), job)
 				for _, line := range s.log[before:] {
@@ -363,19 +382,11 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 						return errors.New(refused)
 					}
 				}
-			}
-			return err
+				return nil
+			})
 		}),
 		"register": command("JOB [WORD=VALUE...]", "give Nomad a job around the service", func(args []string) error {
-			list, err := names(args[0])
-			for _, name := range list {
-				job, err := jobFrom(name, args[1:])
-				if err != nil {
-					return err
-				}
-				s.register(job)
-			}
-			return err
+			return jobsFrom(args, func(job json.RawMessage) error { s.register(job); return nil })
 		}),
 		"revert": command("JOB VERSION", "have Nomad run a former version, around the service", s.each(func(_ string, j *modelJob, more []string) error {
 			version, err := strconv.Atoi(more[0])
@@ -498,7 +509,11 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 		}),
 		"promised": command("JOB NUMBER", "so many allocs of a job have room that is promised", s.each(s.promisedTo)),
 		"said": command("NUMBER PATTERN", "so many lines of the audit match", func(args []string) error {
-			n, pattern := 0, regexp.MustCompile(args[1])
+			pattern, err := regexp.Compile(args[1])
+			if err != nil {
+				return err
+			}
+			n := 0
 			for _, line := range s.log {
 				if pattern.MatchString(line) {
 					n++
@@ -556,13 +571,12 @@ func (s *scripted) changes(how func(n *api.Node, more []string)) func(args []str
 // oldest does something with the oldest alloc of a job that does not stop.
 func (s *scripted) oldest(do func(*modelAlloc)) func(name string, j *modelJob, _ []string) error {
 	return func(name string, j *modelJob, _ []string) error {
-		for _, a := range s.allocs {
-			if a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stopping == 0 {
-				do(a)
-				return nil
-			}
+		list := s.staying(j)
+		if len(list) == 0 {
+			return fmt.Errorf("nothing of %s runs", name)
 		}
-		return fmt.Errorf("nothing of %s runs", name)
+		do(list[0])
+		return nil
 	}
 }
 
@@ -584,7 +598,7 @@ func (s *scripted) completes(name string, j *modelJob, _ []string) error {
 
 func (s *scripted) promisedTo(name string, j *modelJob, more []string) (err error) {
 	s.believed.View(func(r *state.Reader) {
-		err = compared("promised to "+name, r.Assumed(nomad.JobKey{Namespace: j.key.Namespace, ID: j.key.ID}, "g"), more[0])
+		err = compared("promised to "+name, r.Assumed(j.key, "g"), more[0])
 	})
 	return err
 }
