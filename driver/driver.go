@@ -17,11 +17,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/leases"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // Name is what jobs call the driver.
-const Name = "containerd"
+const Name = gpu.DriverName
 
 // handleVersion is the version of the task handles that this release writes.
 const handleVersion = 1

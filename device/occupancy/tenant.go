@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"strings"
 	"sync"
@@ -129,10 +130,21 @@ func limitOf(d gpu.ReservedDevice, text string) (int64, error) {
 	return limit, nil
 }
 
+// Variables are those of a process's environment, in its order.
+func Variables(environ []byte) iter.Seq2[string, string] {
+	return func(yield func(key, value string) bool) {
+		for entry := range bytes.SplitSeq(environ, []byte{0}) {
+			if key, value, _ := strings.Cut(string(entry), "="); !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
 // valueOf is a variable's value in an environment, "" where it has none.
 func valueOf(env []byte, name string) string {
-	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		if key, value, _ := strings.Cut(string(entry), "="); key == name {
+	for key, value := range Variables(env) {
+		if key == name {
 			return value
 		}
 	}
@@ -142,8 +154,7 @@ func valueOf(env []byte, name string) string {
 // reservations are those of a device in an environment that such a task may have.
 func (t *Tenants) reservations(env []byte, uuid string) map[string]gpu.ReservedDevice {
 	all := map[string]gpu.ReservedDevice{}
-	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		key, value, _ := strings.Cut(string(entry), "=")
+	for key, value := range Variables(env) {
 		if !gpu.IsReservationKey(key) {
 			continue
 		}

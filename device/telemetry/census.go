@@ -3,7 +3,6 @@
 package telemetry
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 
@@ -86,8 +85,7 @@ func (c *census) count(u *plan.Unit, p hardware.Process, environ []byte) bool {
 // so they serve to show and not to act.
 func taskOf(environ []byte, uuid string) (gpu.Lease, gpu.Holding, bool) {
 	env, reserved := map[string]string{}, map[string]string{}
-	for entry := range bytes.SplitSeq(environ, []byte{0}) {
-		key, value, _ := strings.Cut(string(entry), "=")
+	for key, value := range occupancy.Variables(environ) {
 		switch {
 		case gpu.IsReservationKey(key):
 			reserved[key] = value

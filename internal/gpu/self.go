@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// DriverName is what jobs call the task driver.
+const DriverName = "containerd"
+
 // A task asks about its own share, and states its needs, through a socket that
 // the driver shows to that task alone: one request per connection, one line of JSON, and
 // one line of JSON in answer. Which task asks is known from the socket, never from the request.

@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/hclform"
 )
-
-// DriverName is the driver's name in a task.
-const DriverName = "containerd"
 
 // JobMistake is a mistake in the config block of one task of a job.
 type JobMistake struct {
@@ -83,7 +81,7 @@ func Job(body []byte, policy func(Config) Policy) (mistakes []JobMistake, tasks 
 			network = network || n != nil && n.Mode != "" && n.Mode != "host" && n.Mode != "none"
 		}
 		for _, t := range group.Tasks {
-			if t == nil || t.Driver != DriverName {
+			if t == nil || t.Driver != gpu.DriverName {
 				continue
 			}
 			tasks++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/taskconfig"
 )
 
@@ -61,7 +62,7 @@ func runValidateJob(args []string, stdout, stderr io.Writer) int {
 	case len(mistakes) > 0:
 		return command.ExitError
 	case tasks == 0:
-		fmt.Fprintf(stdout, "The job has no task with driver = %q.\n", taskconfig.DriverName)
+		fmt.Fprintf(stdout, "The job has no task with driver = %q.\n", gpu.DriverName)
 	default:
 		fmt.Fprintf(stdout, "The config of %d tasks is valid.\n", tasks)
 	}

@@ -12,9 +12,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
-// containerdDriver is the driver that reads a gpu block.
-const containerdDriver = "containerd"
-
 // Apply writes one decision per Ask, in the same order, into the job and
 // returns the request's new body. The job is not changed.
 func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
@@ -255,7 +252,7 @@ func (g group) applyTask(o *object, ask Ask, t task, a TaskAsk, d TaskDecision) 
 	if err := setUpTask(&changed, setup, ask.toldEnv(a, d.Holds, standing)); err != nil {
 		return nil, err
 	}
-	if t.header.Driver == containerdDriver {
+	if t.header.Driver == gpu.DriverName {
 		err = shareNetwork(&changed, setup)
 	}
 	return changed.raw(), err
@@ -426,7 +423,7 @@ func (t task) limit(o *object, ask Ask, d TaskDecision) error {
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
-	if t.header.Driver != containerdDriver {
+	if t.header.Driver != gpu.DriverName {
 		return nil
 	}
 	if config.get("gpu") != nil && ask.Was == nil {

@@ -153,7 +153,7 @@ func (t task) withoutGPU(a *TaskAsk) (json.RawMessage, error) {
 	if err := t.tellFallback(&o, a); err != nil {
 		return nil, err
 	}
-	if t.header.Driver != containerdDriver {
+	if t.header.Driver != gpu.DriverName {
 		return o.raw(), nil
 	}
 	config, err := parseMap(o.get("Config"))

@@ -227,7 +227,7 @@ func (g group) readTasks(a *Ask) []TaskDecision {
 			}
 			list[i].Devices = append(list[i].Devices, d)
 		}
-		if !a.Tasks[i].Plain() && t.header.Driver == containerdDriver {
+		if !a.Tasks[i].Plain() && t.header.Driver == gpu.DriverName {
 			list[i].Share, list[i].SeatPriority = t.share()
 		}
 	}

@@ -190,7 +190,7 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 		return nil, m.checkUnused()
 	case text == "":
 		one.Devices = t.blocks
-		if t.header.Driver == containerdDriver {
+		if t.header.Driver == gpu.DriverName {
 			_, one.SeatPriority = t.share()
 			var err error
 			if one.ComputeMilli, err = t.guarantee(); err != nil {
@@ -198,7 +198,7 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 			}
 		}
 		// The device plugin reads it for the tasks of other drivers.
-		if limit := m.own[KeyLimit]; limit != "" && t.header.Driver != containerdDriver {
+		if limit := m.own[KeyLimit]; limit != "" && t.header.Driver != gpu.DriverName {
 			if _, err := gpu.ParseMilli(limit); err != nil {
 				return nil, fmt.Errorf("%s: %w", KeyLimit, err)
 			}

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // written is everything of a decision that binds a group once it stands in the
@@ -85,7 +87,7 @@ func (a *Ask) written(t *TaskAsk, decided *TaskDecision) writtenTask {
 	for _, d := range decided.Devices {
 		w.Devices = append(w.Devices, writtenDevice{d.Name, d.Count, d.Bounds(a.Sharing)})
 	}
-	if t.Driver == containerdDriver {
+	if t.Driver == gpu.DriverName {
 		w.Share = driverBlock(decided)
 	}
 	return w

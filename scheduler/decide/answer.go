@@ -85,7 +85,7 @@ func tooSmall(tx *state.Tx, ask *admit.Ask, units []blocks.Placed) []string {
 	var texts []string
 	asked := int64(0)
 	for _, t := range ask.Tasks {
-		if t.LimitMilli > 0 && t.Driver != blocks.Containerd {
+		if t.LimitMilli > 0 && t.Driver != gpu.DriverName {
 			texts = append(texts, fmt.Sprintf("%s of task %q is held where MPS has protocol 3; elsewhere the limit of a task of driver %q is its guarantee", admit.KeyLimit, t.Task, t.Driver))
 		}
 		for _, milli := range []int64{t.Request.Milli, t.ComputeMilli, t.LimitMilli} {

@@ -187,13 +187,14 @@ type Fitting struct {
 	window  *Window
 	next    []state.Waiting
 	nothing map[string]*view.Fits // by Waiting.Alike
+	short   map[string]state.Lack // likewise
 	found   map[string]*view.Fits
 	lacks   map[string]state.Lack
 }
 
 // NewFitting begins with what waits now.
 func NewFitting(tx *state.Tx) *Fitting {
-	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, found: map[string]*view.Fits{}, lacks: map[string]state.Lack{}}
+	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, short: map[string]state.Lack{}, found: map[string]*view.Fits{}, lacks: map[string]state.Lack{}}
 	for _, w := range tx.Waiting() {
 		if len(f.next) == mostForeseen {
 			break
@@ -222,7 +223,7 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	}
 	g, known := r.Groups[w.Group]
 	if known {
-		f.lacks[w.Turn.ID] = lack(tx, w.Job, &g.Ask)
+		f.lacks[w.Turn.ID] = f.lackOf(tx, w, &g.Ask)
 	}
 	if !known || Rests(&g, tx.Now()) || g.Ask.Gang && len(gangAsks(r)) > 1 {
 		return true
@@ -239,6 +240,16 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 		f.nothing[w.Alike] = fits
 	}
 	return true
+}
+
+// lackOf is the shortage of a group, which is that of all groups like it.
+func (f *Fitting) lackOf(tx *state.Tx, w *state.Waiting, a *admit.Ask) state.Lack {
+	of, known := f.short[w.Alike]
+	if !known || w.Alike == "" {
+		of = lack(tx, w.Job, a)
+		f.short[w.Alike] = of
+	}
+	return of
 }
 
 // Found is the answers found and the shortages, by job/group.

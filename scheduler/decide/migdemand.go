@@ -32,10 +32,8 @@ type MIG struct {
 // MIGDemand collects what a decision about MIG layouts is made of.
 func MIGDemand(tx *state.Tx) MIG {
 	m := MIG{Answered: map[string]string{}, Vain: map[string]string{}}
-	nodes := map[string]bool{}
 	for _, id := range tx.MIGNodeIDs() {
 		n := tx.Node(id)
-		nodes[id] = true
 		until := busyUntil(tx, n)
 		for i := range n.MIG {
 			m.GPUs = append(m.GPUs, migGPU(n, &n.MIG[i], until))
@@ -49,10 +47,10 @@ func MIGDemand(tx *state.Tx) MIG {
 	}
 	for _, w := range tx.Waiting() {
 		if w.Held == "" || w.Held == view.WaitsForRoom {
-			m.Wants = append(m.Wants, migWants(tx, w, nodes)...)
+			m.Wants = append(m.Wants, migWants(tx, w)...)
 		}
 	}
-	for id := range nodes {
+	for _, id := range tx.MIGNodeIDs() {
 		for _, d := range tx.Node(id).MIG {
 			served := func(w miglayout.Want) bool { return strings.Contains(d.Order.For, w.Key) }
 			if unanswered(&d) && d.Order.For != "" && !slices.ContainsFunc(m.Wants, served) { // an operator's is for nothing that waits
@@ -160,7 +158,7 @@ func unanswered(d *nomad.MIGDemand) bool {
 
 // migWants are the instances that a waiting group asks for: a want for each device block, and for
 // each alloc that takes several, which lie on one node.
-func migWants(tx *state.Tx, w *state.Waiting, nodes map[string]bool) (wants []miglayout.Want) {
+func migWants(tx *state.Tx, w *state.Waiting) (wants []miglayout.Want) {
 	ask := waitingAsk(tx, w)
 	if ask == nil || !ask.WantsMIG() {
 		return nil
@@ -169,7 +167,7 @@ func migWants(tx *state.Tx, w *state.Waiting, nodes map[string]bool) (wants []mi
 	if err != nil {
 		return nil
 	}
-	if wants = wantsOf(a, w.Missing, nodes); len(wants) > 0 && tx.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
+	if wants = wantsOf(a, w.Missing); len(wants) > 0 && tx.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
 		if has := profileOf(tx.Record(w.Job).Groups[w.Group].Decision.Tasks); has != "" {
 			for i := range wants {
 				wants[i].Profiles = []string{has}
@@ -185,11 +183,11 @@ func migWants(tx *state.Tx, w *state.Waiting, nodes map[string]bool) (wants []mi
 // mostAllocs is how many allocs of a group that take several instances each are looked at.
 const mostAllocs = 16
 
-// wantsOf are the instances that some allocs of a group take, on the nodes of some that it may
-// run on.
-func wantsOf(a groupAsk, allocs int, nodes map[string]bool) (wants []miglayout.Want) {
+// wantsOf are the instances that some allocs of a group take, on the nodes that it may run on and whose
+// layout follows demand.
+func wantsOf(a groupAsk, allocs int) (wants []miglayout.Want) {
 	may := map[string]bool{}
-	for id := range nodes {
+	for _, id := range a.tx.MIGNodeIDs() {
 		n := &a.tx.Node(id).Plan
 		named := func(g place.GPU) bool { // of the instances, which are of the GPU's model
 			r := &a.parts[0].Req
@@ -250,12 +248,8 @@ func withRecut(a groupAsk, g record.Group) record.Group {
 		return g
 	}
 	m := MIGDemand(a.tx)
-	nodes := map[string]bool{}
-	for _, id := range a.tx.MIGNodeIDs() {
-		nodes[id] = true
-	}
 	key := a.key.String() + "/" + a.ask.Group
-	own := wantsOf(a, a.ask.Count, nodes)
+	own := wantsOf(a, a.ask.Count)
 	for i := range own {
 		own[i].Key = key
 	}
@@ -297,11 +291,7 @@ func madeByDemand(a groupAsk) bool {
 	if !a.ask.WantsMIG() {
 		return false
 	}
-	nodes := map[string]bool{}
-	for _, id := range a.tx.MIGNodeIDs() {
-		nodes[id] = true
-	}
-	wants := wantsOf(a, 1, nodes)
+	wants := wantsOf(a, 1)
 	return len(wants) > 0 && slices.ContainsFunc(a.tx.MIGNodeIDs(), func(id string) bool {
 		made := a.tx.Node(id).MIG
 		return !slices.ContainsFunc(wants, func(w miglayout.Want) bool {

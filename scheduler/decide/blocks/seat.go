@@ -20,8 +20,8 @@ func IsSeat(g *place.GPU) bool { return g.Mode == gpu.ModeShared && g.Sharing ==
 // AsSeat turns a request into one for a seat, or says why a seat does not serve it.
 func AsSeat(r *place.Request, t *admit.TaskAsk) string {
 	switch {
-	case t.Driver != Containerd:
-		return fmt.Sprintf("a task with a seat runs with driver %q, not %q", Containerd, t.Driver)
+	case t.Driver != gpu.DriverName:
+		return fmt.Sprintf("a task with a seat runs with driver %q, not %q", gpu.DriverName, t.Driver)
 	case t.Request.Kind == gpu.KindCount && t.Request.Count != 1:
 		return fmt.Sprintf("%s = %q: a task with a seat can use one GPU; write 1, or GPU memory such as 20G", admit.KeyGPU, t.Request)
 	case t.Request.Milli > 0 || t.LimitMilli > 0:
@@ -33,9 +33,6 @@ func AsSeat(r *place.Request, t *admit.TaskAsk) string {
 	r.Sharing, r.Mode, r.MinMemoryMiB, r.MemoryMiBPerGPU = gpu.SharingSuspend, gpu.ModeShared, max(r.MinMemoryMiB, t.Request.MemoryMiB), 0
 	return ""
 }
-
-// Containerd is the driver whose tasks can be suspended.
-const Containerd = "containerd"
 
 // seatMemory is the GPU memory that a task with a seat is said to take; 0: it may take all.
 // What comes near to all of it is not said: the driver keeps a part for itself.
