@@ -47,7 +47,8 @@ func (p *mortalProcess) start(m *mortal, steps int64) {
 	m.t.Helper()
 	p.end()
 	p.cmd = exec.Command("/proc/self/exe", "-test.run", "^TestAMortalPlugin$")
-	p.cmd.Env = append(os.Environ(), mortalVariable+"=1")
+	// Killed, it leaves its folders behind.
+	p.cmd.Env = append(os.Environ(), mortalVariable+"=1", "TMPDIR="+m.t.TempDir())
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		m.t.Fatal(err)
