@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -244,21 +245,16 @@ func placeIn(a groupAsk, made []place.Usage) (u blocks.Placed, left []place.Usag
 // placeUnkept places one alloc where it takes no room that is kept for others: for a group whose
 // turn it is, or for large tasks that come often. Where there is room that is kept only, it
 // returns for whom.
-func (d *decider) placeUnkept(a groupAsk) (u blocks.Placed, kept *admit.Hold, err error) {
-	for {
-		if u, err = blocks.Cluster(a.tx).Place(a.parts); err != nil {
-			return u, kept, err
-		}
-		hold := d.turns().keptFor(a, &u).holdOf(a.key)
-		if hold == nil {
-			hold = leavesHeadroom(a, &u)
-		}
-		if hold == nil {
-			return u, nil, nil
-		}
-		kept = cmp.Or(kept, hold)
-		a = without(a, map[string]bool{u.Node: true})
+func (d *decider) placeUnkept(a groupAsk) (blocks.Placed, *admit.Hold, error) {
+	work := a.work()
+	u, held, err := turns.Start(d.turns(), work, func(except map[string]bool) (blocks.Placed, *place.Usage, error) {
+		u, err := blocks.Cluster(a.tx).Place(without(a, except).parts)
+		return u, &u.Usage, err
+	})
+	if held.Headroom.GPUs > 0 {
+		return u, waitsForHeadroom(held.Headroom, work.Turn.Since.Add(a.tx.Config().Placement.Weights.HeadroomWait)), err
 	}
+	return u, holdOf(held.For, a.key), err
 }
 
 // turns are looked up once per decision.

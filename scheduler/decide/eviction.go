@@ -128,29 +128,32 @@ func withoutStopping(tx *state.Tx) func() {
 }
 
 // makeRoom tries the core's choices until one gives Nomad room for the group's
-// device blocks, which only count when they are not to be rewritten.
-func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
-	tx, parts, banned, tries := a.tx, a.parts, map[string]bool{}, blocks.Tries
-	inTurn := heldForTurn(g) || heldForRoom(g)
-	if inTurn {
-		tries += turns.MostKept
-		defer window.bookFree(a)()
+// device blocks, which only count when they are not to be rewritten. A group that waits for its turn or
+// for room leaves the others theirs.
+func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) (made *Room) {
+	tx, room := a.tx, (*Room)(nil)
+	if !heldForTurn(g) && !heldForRoom(g) {
+		window = turns.NewWindow(tx.Planner(), tx.Snapshot(), tx.Now, 0)
 	}
-	for range tries {
-		room, at, err := preempt(tx, parts, banned, tx.Config().Preemption.MinGap)
-		switch {
-		case err == nil && inTurn && !window.leaves(a, room):
-		case err == nil && len(room.victims) == 0 && OneByOne(g) && roomNow(tx, room.at.Node, g):
-			return nil // it is about to be used
-		case err == nil && (rewrite || servesAfter(tx, room, g)):
-			room.rewrite, room.parts = rewrite, parts
-			return room
-		case at == "" || err != nil && !errors.Is(err, place.ErrNoRoom):
-			return nil
+	window.MakeRoom(a.work(), func(except map[string]bool) (*place.Usage, string) {
+		at, err := "", error(nil)
+		switch room, at, err = preempt(tx, a.parts, except, tx.Config().Preemption.MinGap); {
+		case err == nil:
+			return &room.at.Usage, at
+		case errors.Is(err, place.ErrNoRoom):
+			return nil, at
 		}
-		banned[at] = true
-	}
-	return nil
+		return nil, ""
+	}, func() (taken, over bool) {
+		if len(room.victims) == 0 && OneByOne(g) && roomNow(tx, room.at.Node, g) {
+			return false, true // it is about to be used
+		}
+		if rewrite || servesAfter(tx, room, g) {
+			room.rewrite, room.parts, made = rewrite, a.parts, room
+		}
+		return made != nil, false
+	})
+	return made
 }
 
 // heldForTurn reports whether a group is held because others go before it.
@@ -248,7 +251,7 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", waiting.queue.Name, waiting.ask)
 	}
 	for i := range e.Victims {
-		e.Victims[i].Hold = window.holdAfter(tx, e, &e.Victims[i])
+		e.Victims[i].Hold = holdAfter(tx, e, &e.Victims[i], window)
 		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
 			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)

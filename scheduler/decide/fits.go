@@ -91,7 +91,7 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 	if window == nil {
 		window = NewWindow(tx)
 	}
-	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: window.keptNodes(group), Pays: pays(group, allocs)}
+	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: keptNodes(group, window), Pays: pays(group, allocs)}
 	found := &view.Fits{Allocs: allocs}
 	for _, s := range scalesOf(&a.Tasks[0]) {
 		if n, nodes := largest(group, lot, &s); n > 0 {
@@ -119,15 +119,13 @@ func largest(a groupAsk, lot *place.Lot, s *scale) (n, nodes int) {
 }
 
 // keptNodes are the nodes that are kept for groups which go first, and for large tasks.
-func (w *Window) keptNodes(a groupAsk) map[string]bool {
-	own, kept := turnOf(a.tx, a.ask), map[string]bool{}
+func keptNodes(a groupAsk, window *Window) map[string]bool {
+	work, kept := a.work(), map[string]bool{}
 	if !a.ask.Gang {
-		kept = a.tx.Planner().KeptNodes(&a.parts[0].Req, a.tx.Now().Sub(own.Since))
+		kept = a.tx.Planner().KeptNodes(&a.parts[0].Req, a.tx.Now().Sub(work.Turn.Since))
 	}
-	for i := range w.waiters {
-		if first := &w.waiters[i]; first.key != a.key && first.node != "" && first.goesBefore(a.tx, a.ask, a.key) {
-			kept[first.node] = true
-		}
+	for first := range window.Before(work) {
+		kept[first.Node] = true
 	}
 	return kept
 }

@@ -163,7 +163,7 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window
 	}
 	defer withoutStopping(tx)()
 	if heldForTurn(g) {
-		kept := window.keptNodes(of[0])
+		kept := keptNodes(of[0], window)
 		for i := range rs {
 			rs[i].Nodes = blocks.Cluster(tx).Without(rs[i].Nodes, kept)
 		}

@@ -7,25 +7,12 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// leavesHeadroom is the hold of a group that would take one of the last places for large
-// tasks, and can wait a few minutes for other room; nil where it would not. A gang waits for
-// enough as it is.
-func leavesHeadroom(a groupAsk, u *blocks.Placed) *admit.Hold {
-	if a.ask.Gang {
-		return nil
-	}
-	since := turnOf(a.tx, a.ask).Since
-	if room, kept := a.tx.Planner().Keeps(&a.parts[0].Req, &u.Usage, a.tx.Now().Sub(since)); kept {
-		return waitsForHeadroom(room, since.Add(a.tx.Config().Placement.Weights.HeadroomWait))
-	}
-	return nil
-}
-
+// waitsForHeadroom is the hold of a group that would take one of the last places for large
+// tasks, and can wait a few minutes for other room.
 func waitsForHeadroom(room place.Headroom, until time.Time) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForHeadroom, Sentence: fmt.Sprintf(
 		"jobs for %d GPUs of a node come often, and %s left; it starts as soon as there is other room, and from %s on anywhere",

@@ -5,12 +5,12 @@ package decide
 import (
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -19,20 +19,7 @@ import (
 )
 
 // Window is the groups whose turn is next, each with the nodes that are kept for it.
-// What comes after them takes no room there.
-type Window struct{ waiters []waiter }
-
-// waiter is a group that waits for room, with the node that is kept for it: empty
-// where it cannot get any. A gang has one for each node that it needs.
-type waiter struct {
-	key   nomad.JobKey
-	group string
-	turn  quota.Turn
-	need  *state.Need // there; of all allocs of a gang that are to go there
-	node  string
-	ask   *admit.Ask
-	start *time.Duration // see soonest; nil: not looked up yet
-}
+type Window = turns.Window
 
 // turnOf is a group's place in the order of what waits.
 func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
@@ -44,28 +31,51 @@ func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
 	return turns.GoesFirst(tx.Order(), tx.Now(), waits, other)
 }
 
-// goesBefore reports whether a group that waits goes before another one that asks for room: by the
-// order, but not where it would have to give the room back to the other one, as borrowed room goes
-// back to guaranteed work.
-func (w *waiter) goesBefore(tx *state.Tx, a *admit.Ask, key nomad.JobKey) bool {
-	own := turnOf(tx, a)
-	switch {
-	case !goesFirst(tx, w.turn, own):
-		return false
-	case w.turn.Queue == own.Queue: // of one queue nothing is taken back
-		return true
+// work is a group that asks for room, as the window takes it.
+func (a groupAsk) work() *turns.Work {
+	return &turns.Work{
+		Namespace: a.key.Namespace, Job: a.key.ID, Turn: turnOf(a.tx, a.ask), Gang: a.ask.Gang,
+		Request: func() *place.Request { return oneOf(a) },
+		Runs: func(u *place.Usage) forecast.Remaining {
+			if a.ask.JobType != "batch" {
+				return forecast.Remaining{}
+			}
+			return a.tx.RunTime(a.key, a.ask.Group, a.ask.TimeLimit, u.Takes)
+		},
 	}
-	one, other := oneOf(tx, w.key, w.ask), oneOf(tx, key, a)
-	return one == nil || other == nil || !tx.Planner().Yields(one, other)
 }
 
 // oneOf is what one alloc of a group asks for; nil where it asks for no GPU.
-func oneOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) *place.Request {
-	group, err := newGroupAsk(tx, key, a)
-	if err != nil || len(group.parts) == 0 {
+func oneOf(a groupAsk) *place.Request {
+	if len(a.parts) == 0 {
 		return nil
 	}
-	return &group.parts[0].Req
+	return &a.parts[0].Req
+}
+
+// waiter is a group that waits for room on a node.
+type waiter struct {
+	tx   *state.Tx
+	key  nomad.JobKey
+	node string
+	need *state.Need // there; of all allocs of a gang that are to go there
+	goes func(*place.Usage) bool
+}
+
+// Serves implements [turns.Room].
+func (w *waiter) Serves(without func(*place.Usage) bool) bool {
+	return w.tx.ServesNow(w.node, w.need, without)
+}
+
+// Leaves implements [turns.Room].
+func (w *waiter) Leaves(u *place.Usage) bool { return w.goes(u) }
+
+// Left implements [turns.Room]. Nothing is known of a promise.
+func (w *waiter) Left(u *place.Usage) forecast.Remaining {
+	if a := w.tx.Alloc(u.ID); a == nil || a.Stopping {
+		return forecast.Remaining{}
+	}
+	return w.tx.Remaining(u)
 }
 
 // booked reports whether all that a group misses has its room already.
@@ -75,8 +85,7 @@ func booked(tx *state.Tx, w *state.Waiting) bool { return tx.Assumed(w.Job, w.Gr
 // keeps one node for each that could get it, and for a gang as many as it needs: where
 // the least has to go. A gang for which there are too few gets none.
 func NewWindow(tx *state.Tx) *Window {
-	var list []waiter
-	kept := map[string]bool{}
+	window := turns.NewWindow(tx.Planner(), tx.Snapshot(), tx.Now, turns.MostKept)
 	for one := range tx.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
 		r := tx.Record(one.Job)
 		if r == nil || tx.Drifted(one.Job) || tx.Unrecorded(one.Job) {
@@ -86,39 +95,48 @@ func NewWindow(tx *state.Tx) *Window {
 		if !known || booked(tx, one) {
 			continue
 		}
-		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
+		w := waiter{tx: tx, key: one.Job, need: blocks.NeedOf(tx, &g), goes: tx.Leaves(one.Turn.Priority, one.Job)}
+		list := []waiter{w}
 		if one.Held == view.WaitsForRoom && (g.Ask.Gang || Rests(&g, tx.Now())) {
-			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
+			list = gangNodes(tx, &g, one, w, window)
 		} else {
-			w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
-			list = append(list, w)
-			kept[w.node] = true
+			list[0].node = tx.RoomFor(w.need).Least(one.Turn.Priority, one.Job, window.Taken)
 		}
-		if len(list) == turns.MostKept {
+		work := turns.Work{Namespace: one.Job.Namespace, Job: one.Job.ID, Turn: one.Turn, Request: func() *place.Request {
+			a, err := newGroupAsk(tx, one.Job, &g.Ask)
+			if err != nil {
+				return nil
+			}
+			return oneOf(a)
+		}}
+		for i := range list {
+			window.Keep(turns.Kept{Work: work, Node: list[i].node, Room: &list[i]})
+		}
+		if window.Left() == 0 {
 			break
 		}
 	}
-	return &Window{list}
+	return window
 }
 
 // gangNodes are the nodes to keep for what a gang that waits for room needs of a group, with
-// as many of its allocs on each as could go there; none where those are more than most, or
+// as many of its allocs on each as could go there; none where those are more than the window may keep, or
 // where it rests or its room is on its way.
-func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, most int) (list []waiter) {
-	left := g.Ask.Together() - tx.Live(w.key, w.group)
-	if !g.Ask.Gang || Rests(g, tx.Now()) || tx.Assumed(w.key, w.group) > 0 {
+func gangNodes(tx *state.Tx, g *record.Group, one *state.Waiting, w waiter, window *Window) (list []waiter) {
+	left := g.Ask.Together() - tx.Live(w.key, one.Group)
+	if !g.Ask.Gang || Rests(g, tx.Now()) || tx.Assumed(w.key, one.Group) > 0 {
 		return nil
 	}
-	one, room, taken, leaves := w.need, tx.RoomFor(w.need), maps.Clone(kept), tx.Leaves(w.turn.Priority, w.key)
+	need, room, taken := w.need, tx.RoomFor(w.need), maps.Clone(window.Taken)
 	for left > 0 {
-		if w.node = room.Least(w.turn.Priority, w.key, taken); w.node == "" || len(list) == most {
+		if w.node = room.Least(one.Turn.Priority, w.key, taken); w.node == "" || len(list) == window.Left() {
 			return nil
 		}
 		taken[w.node] = true
 		n := 1
-		for w.need = one; n < left && !apart(&g.Ask, left); n++ {
-			more := one.Times(n + 1)
-			if !tx.ServesNow(w.node, more, leaves) {
+		for w.need = need; n < left && !apart(&g.Ask, left); n++ {
+			more := need.Times(n + 1)
+			if !tx.ServesNow(w.node, more, w.goes) {
 				break
 			}
 			w.need = more
@@ -126,14 +144,14 @@ func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, mo
 		left -= n
 		list = append(list, w)
 	}
-	maps.Copy(kept, taken)
 	return list
 }
 
-// holdOf is the hold of a group that a waiter goes before; nil where there is none.
-func (w *waiter) holdOf(key nomad.JobKey) *admit.Hold {
-	if w == nil {
+// holdOf is the hold of a group that a waiting one goes before; nil where none does.
+func holdOf(k *turns.Kept, key nomad.JobKey) *admit.Hold {
+	if k == nil {
 		return nil
 	}
-	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", otherJob(key, w.key), w.turn.Priority)}
+	first := nomad.JobKey{Namespace: k.Namespace, ID: k.Job}
+	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", otherJob(key, first), k.Turn.Priority)}
 }

@@ -96,36 +96,3 @@ func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 		}
 	}
 }
-
-// Booked books usages that stand for no alloc besides all others. The result takes them off again.
-func (tx *Tx) Booked(list []place.Usage) (restore func()) {
-	var ids []string
-	for _, u := range list {
-		if u.Pinned = true; tx.books.snap.Observe(u) == nil {
-			ids = append(ids, u.ID)
-		}
-	}
-	return func() {
-		for _, id := range ids {
-			tx.takeOff(id)
-		}
-	}
-}
-
-// With reports what f says while a usage is booked besides all others; false where
-// it cannot be.
-func (tx *Tx) With(u place.Usage, f func() bool) bool {
-	u.ID, u.Pinned = "trial:"+u.ID, true
-	if err := tx.books.snap.Observe(u); err != nil {
-		return false
-	}
-	answer := f()
-	tx.takeOff(u.ID)
-	return answer
-}
-
-func (tx *Tx) takeOff(id string) {
-	if _, err := tx.books.snap.Release(id); err != nil {
-		tx.Trouble(err)
-	}
-}
