@@ -17,7 +17,7 @@ func (a groupAsk) known(have *record.Record) (record.Group, bool) {
 	if found && was.Key == a.ask.Key() {
 		return was, true
 	}
-	if j := a.tx.Job(a.key); j != nil && a.tx.Live(a.key, a.ask.Group) > 0 {
+	if j := a.tx.Cluster.Job(a.key); j != nil && a.tx.Cluster.Live(a.key, a.ask.Group) > 0 {
 		if g := j.Group(a.ask.Group); g != nil && g.Was != nil && g.Key == a.ask.Key() {
 			return a.adopt(g.Was), true
 		}
@@ -33,11 +33,11 @@ func (a groupAsk) adopt(was *admit.Earlier) record.Group {
 		g.Decision.Explanation = []string{"adopted as it is registered"}
 	}
 	g.Shown.Summary = g.Decision.Explanation[0]
-	j := a.tx.Job(a.key)
+	j := a.tx.Cluster.Job(a.key)
 	g.Direct = j == nil || j.Parent == ""
-	for _, alloc := range a.tx.AllocsOf(a.key) {
-		if u, _ := a.tx.Usage(alloc.ID); alloc.Group == a.ask.Group && len(u.Takes) > 0 {
-			g.Cost = a.tx.Charge(u.NodeID, u.Takes)
+	for _, alloc := range a.tx.Cluster.AllocsOf(a.key) {
+		if u, _ := a.tx.Capacity.Usage(alloc.ID); alloc.Group == a.ask.Group && len(u.Takes) > 0 {
+			g.Cost = a.tx.Capacity.Charge(u.NodeID, u.Takes)
 		}
 	}
 	return g
@@ -66,7 +66,7 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if len(was.Excluded) > 0 || a.Was == nil {
 		return was, false
 	}
-	if tx.Live(key, a.Group) == 0 {
+	if tx.Cluster.Live(key, a.Group) == 0 {
 		return was, true
 	}
 	if may := CanGrow(tx, key, &was, a.Count); may || a.Was.Hold == "" { // else the missing allocs wait on
@@ -81,11 +81,11 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 // that run already among them, beside what it owes to others. What runs of an earlier version, such
 // as without GPUs, pays for none.
 func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
-	q := tx.QueueOf(key, g.Ask.Group)
-	if q == nil || tx.Live(key, g.Ask.Group) == 0 {
+	q := tx.Cluster.QueueOf(key, g.Ask.Group)
+	if q == nil || tx.Cluster.Live(key, g.Ask.Group) == 0 {
 		return true
 	}
-	missing := max(0, count-tx.LiveAsAsked(key, g.Ask.Group))
+	missing := max(0, count-tx.Cluster.LiveAsAsked(key, g.Ask.Group))
 	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(missing)), key)
 	return why == ""
 }

@@ -72,7 +72,7 @@ const unpinned = "with a count above 1 the GPU of each alloc is Nomad's choice, 
 // beyond reports whether an alloc is promised more compute than its slices
 // hold together.
 func beyond(tx *state.Tx, u blocks.Placed) bool {
-	n := tx.Node(u.Node)
+	n := tx.Cluster.Node(u.Node)
 	return slices.ContainsFunc(u.Usage.Takes, func(t place.Take) bool {
 		g := &n.Plan.GPUs[t.GPU]
 		return g.Mode == gpu.ModeSlice && t.Slices > 0 && g.Slices/t.Slices*t.Milli > gpu.MilliPerGPU
@@ -96,7 +96,7 @@ func tooSmall(tx *state.Tx, ask *admit.Ask, units []blocks.Placed) []string {
 	}
 	for _, u := range units {
 		for _, t := range u.Usage.Takes {
-			g := &tx.Node(u.Node).Plan.GPUs[t.GPU]
+			g := &tx.Cluster.Node(u.Node).Plan.GPUs[t.GPU]
 			text := gpu.TooSmallForMPS(g.Vendor, g.Sharing, t.Slices*g.SliceMiB)
 			for _, text := range []string{text, gpu.TooLittleCompute(g.Type, g.Sharing, asked)} {
 				if text != "" && g.Mode == gpu.ModeSlice && t.Slices > 0 && !slices.Contains(texts, text) {
@@ -146,7 +146,7 @@ func outcome(a groupAsk, g *record.Group, running int) string {
 		return view.Held
 	case !places(a.ask):
 		return view.Registered
-	case a.ask.Count-running > a.tx.Assumed(a.key, a.ask.Group):
+	case a.ask.Count-running > a.tx.Capacity.Assumed(a.key, a.ask.Group):
 		return view.Waits
 	}
 	return view.Placed

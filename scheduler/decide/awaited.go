@@ -55,8 +55,8 @@ func waitsForNode(format string, args ...any) *admit.Hold {
 
 // anyGPU reports whether the cluster has a GPU that satisfies a condition.
 func anyGPU(tx *state.Tx, is func(*place.Node, *place.GPU) bool) bool {
-	for _, id := range tx.NodeIDs() {
-		n := &tx.Node(id).Plan
+	for _, id := range tx.Cluster.NodeIDs() {
+		n := &tx.Cluster.Node(id).Plan
 		for i := range n.GPUs {
 			if is(n, &n.GPUs[i]) {
 				return true

@@ -70,7 +70,7 @@ func TestOnlyStartsCorrectRanges(t *testing.T) {
 	s.State.Do(func(tx *state.Tx) { tx.NoteStarts(nil) })
 	s.Run(a, "alloc-waits", "a", 0, 0, 16) // another of the same name
 	s.State.View(func(r *state.Reader) {
-		c := r.Calibration()
+		c := r.Queue.Calibration()
 		if _, of := c.Held(); of != 0 {
 			t.Error("something was learned")
 		}

@@ -36,7 +36,7 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 		return nil, 0
 	}
 	each, canaries := map[string]int{}, 0
-	for _, a := range tx.AllocsOf(key) {
+	for _, a := range tx.Cluster.AllocsOf(key) {
 		if a.Group == g.Ask.Group && !a.Stopping && g.Excluded[a.NodeID] == "" {
 			each[a.NodeID]++
 			if a.Canary {
@@ -44,7 +44,7 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 			}
 		}
 	}
-	for _, a := range tx.AssumedOf(key) {
+	for _, a := range tx.Capacity.AssumedOf(key) {
 		if a.Group == g.Ask.Group {
 			each[a.Usage.NodeID]++
 		}
@@ -53,13 +53,13 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	for _, n := range each {
 		all, most = all+n, max(most, n)
 	}
-	if canaries > 0 && tx.Missing(key, g.Ask.Group) > 0 { // what they run beside is not of what is missing
-		all = canaries + tx.Assumed(key, g.Ask.Group)
+	if canaries > 0 && tx.Cluster.Missing(key, g.Ask.Group) > 0 { // what they run beside is not of what is missing
+		all = canaries + tx.Capacity.Assumed(key, g.Ask.Group)
 	}
 	switch {
 	case all >= g.Ask.Count:
 		return nil, 0
-	case all == 0 && tx.Live(key, g.Ask.Group) > 0 && tx.Missing(key, g.Ask.Group) > 0: // all that runs is on nodes that it is to leave
+	case all == 0 && tx.Cluster.Live(key, g.Ask.Group) > 0 && tx.Cluster.Missing(key, g.Ask.Group) > 0: // all that runs is on nodes that it is to leave
 		return []string{blocks.NoNode}, 1
 	}
 	return slices.Sorted(maps.Keys(each)), most
@@ -74,7 +74,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	if len(g.Only) > 0 {
 		return g.Only
 	}
-	nodes := tx.NodeIDs()
+	nodes := tx.Cluster.NodeIDs()
 	if len(nodes) <= everyNode && len(g.Excluded) == 0 {
 		return nil
 	}
@@ -85,7 +85,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	stay := runsOn(tx, g)
 	limit = max(limit, len(stay))
 	var list, later, last []string
-	start, room := startAt(g, len(nodes))+g.Attempts.Times*limit, tx.RoomFor(blocks.NeedOf(tx, g)) // others than in vain
+	start, room := startAt(g, len(nodes))+g.Attempts.Times*limit, tx.Capacity.RoomFor(blocks.NeedOf(tx, g)) // others than in vain
 	for i := range nodes {
 		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
 			break
@@ -120,7 +120,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 // runsOn are the nodes where allocs of a group run, but for those that it is to leave.
 func runsOn(tx *state.Tx, g *record.Group) []string {
 	var nodes []string
-	for _, a := range tx.AllocsOf(nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}) {
+	for _, a := range tx.Cluster.AllocsOf(nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}) {
 		if a.Group == g.Ask.Group && !a.Stopping && g.Excluded[a.NodeID] == "" && !slices.Contains(nodes, a.NodeID) {
 			nodes = append(nodes, a.NodeID)
 		}

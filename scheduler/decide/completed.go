@@ -13,14 +13,14 @@ import (
 // that was changed last at an index: Nomad starts nothing of that again, and else room would be kept for nothing. While
 // less than that is known of Nomad, they stay: another version may be about to start.
 func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {
-	j, r := tx.Job(key), tx.Record(key)
-	if j == nil || r == nil || tx.Index() < index {
+	j, r := tx.Cluster.Job(key), tx.Queue.Record(key)
+	if j == nil || r == nil || tx.Cluster.Index() < index {
 		return
 	}
 	for i := range asks {
 		group := asks[i].Group
-		left := asks[i].Count - tx.Live(key, group) - tx.CompletedOf(key, group)
-		if asks[i].Later || !j.Stopped && tx.CompletedOf(key, group) == 0 {
+		left := asks[i].Count - tx.Cluster.Live(key, group) - tx.Queue.CompletedOf(key, group)
+		if asks[i].Later || !j.Stopped && tx.Queue.CompletedOf(key, group) == 0 {
 			continue
 		}
 		tx.ForgetGroup(key, group)

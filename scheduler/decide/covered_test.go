@@ -170,7 +170,7 @@ func TestOfWhatNothingSmallerIsSaid(t *testing.T) {
 			waits(t, s, a)
 			row.change(&a)
 			s.State.Do(func(tx *state.Tx) {
-				r := tx.Record(servicetest.KeyOf(a)).Clone()
+				r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 				g := r.Groups["g"]
 				g.Ask = a
 				r.Groups["g"] = g

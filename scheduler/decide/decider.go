@@ -50,7 +50,7 @@ func (d *decider) decideNew(before atOnce) (record.Group, error) {
 			return g, err
 		}
 	}
-	g.Replaces = d.tx.Live(d.key, d.ask.Group) > 0
+	g.Replaces = d.tx.Cluster.Live(d.key, d.ask.Group) > 0
 	return d.replace(g)
 }
 
@@ -97,7 +97,7 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 		g.Replaces = true
 		return d.held(g, hold), nil
 	}
-	missing := d.ask.Count - d.tx.Live(d.key, d.ask.Group)
+	missing := d.ask.Count - d.tx.Cluster.Live(d.key, d.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || underWay(d.tx, d.key, d.ask, &was)) {
 		d.tx.AssumeRest(d.key, d.ask.Group, was.Assumed, missing)
 		if g.Decision.Slots > 0 {
@@ -111,18 +111,18 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 // underWay reports whether Nomad is about to place the earlier decision's allocs. It
 // is not where the group was scaled down since.
 func underWay(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
-	if j := tx.Job(key); j != nil {
+	if j := tx.Cluster.Job(key); j != nil {
 		if g := j.Group(a.Group); g != nil && g.Count < a.Count {
 			return false
 		}
 	}
-	return len(was.Assumed) > 0 && was.Ask.Count == a.Count && tx.Blocked(key) == nil
+	return len(was.Assumed) > 0 && was.Ask.Count == a.Count && tx.Cluster.Blocked(key) == nil
 }
 
 // refill places the missing allocs of a group. It replaces one that was held while
 // something of it ran.
 func (d *decider) refill(was record.Group) (record.Group, error) {
-	running := d.tx.Live(d.key, d.ask.Group)
+	running := d.tx.Cluster.Live(d.key, d.ask.Group)
 	if was.Decision.Hold != nil && running > 0 && (was.Replaces || besideRunning(d.tx, d.key, d.ask) > 0) {
 		return d.replace(was)
 	}
@@ -202,7 +202,7 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 		a := without(d.groupAsk, hostsOf(d.tx, d.key, d.ask))
 		var u blocks.Placed
 		switch {
-		case i == 0 && d.tx.Reservation(d.ask.Reservation) != nil: // else it was claimed, or is over
+		case i == 0 && d.tx.Capacity.Reservation(d.ask.Reservation) != nil: // else it was claimed, or is over
 			u, err = claim(a)
 		default:
 			if u, made, err = placeIn(a, made); u.Node == "" {
@@ -225,7 +225,7 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 // those that are left.
 func placeIn(a groupAsk, made []place.Usage) (u blocks.Placed, left []place.Usage, err error) {
 	for i := range made {
-		if !a.tx.HasFree(&made[i]) {
+		if !a.tx.Capacity.HasFree(&made[i]) {
 			continue
 		}
 		node := made[i].NodeID
@@ -298,6 +298,6 @@ func lacksRoom(a *admit.Ask) *admit.Hold {
 // mayHold reports whether a group may be held until there is room. Nomad takes no change of a dispatched
 // job, and forgets the parent of any other child that is registered again.
 func mayHold(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
-	j := tx.Job(key)
-	return !a.Child && (j == nil || j.Parent == "") && !tx.Unchangeable(key)
+	j := tx.Cluster.Job(key)
+	return !a.Child && (j == nil || j.Parent == "") && !tx.Cluster.Unchangeable(key)
 }

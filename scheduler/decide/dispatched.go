@@ -16,13 +16,13 @@ import (
 // would be decided about as if each were the only one, and a dispatched job is never taken back.
 // It reports whether all of the child counts: an alloc without room does once Nomad shows that it waits.
 func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []admit.Ask) bool {
-	if tx.Blocked(child) != nil {
+	if tx.Cluster.Blocked(child) != nil {
 		return true
 	}
 	var missing []admit.Ask
 	for _, a := range asks {
 		a.JobID, a.Was = child.ID, nil
-		if a.Count -= tx.Live(child, a.Group); a.Count > 0 {
+		if a.Count -= tx.Cluster.Live(child, a.Group); a.Count > 0 {
 			missing = append(missing, a)
 		}
 	}
@@ -34,5 +34,5 @@ func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []ad
 		return false
 	}
 	tx.Changed()
-	return !slices.ContainsFunc(missing, func(a admit.Ask) bool { return tx.Assumed(child, a.Group) < a.Count })
+	return !slices.ContainsFunc(missing, func(a admit.Ask) bool { return tx.Capacity.Assumed(child, a.Group) < a.Count })
 }

@@ -41,7 +41,7 @@ func TestWhatWasDispatchedCountsAtOnce(t *testing.T) {
 	b.Dispatched(parent.Namespace, child(0), nil) // of a job without GPUs
 	assumed := func(n int) (count int) {
 		b.State.View(func(r *state.Reader) {
-			count = r.Assumed(nomad.JobKey{Namespace: parent.Namespace, ID: child(n)}, parent.Group)
+			count = r.Capacity.Assumed(nomad.JobKey{Namespace: parent.Namespace, ID: child(n)}, parent.Group)
 		})
 		return count
 	}

@@ -16,12 +16,12 @@ func hostsOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) map[string]bool {
 	}
 	taken := map[string]bool{}
 	counts := func(group string) bool { return a.Distinct == admit.DistinctInJob || group == a.Group }
-	for _, alloc := range tx.AllocsOf(key) {
+	for _, alloc := range tx.Cluster.AllocsOf(key) {
 		if counts(alloc.Group) && !alloc.Stopping {
 			taken[alloc.NodeID] = true
 		}
 	}
-	for _, promised := range tx.AssumedOf(key) {
+	for _, promised := range tx.Capacity.AssumedOf(key) {
 		if counts(promised.Group) {
 			taken[promised.Usage.NodeID] = true
 		}

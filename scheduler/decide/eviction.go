@@ -51,7 +51,7 @@ type Promise struct {
 // Assume books promised room, so that no other group is sent there, and the node that a
 // move leaves stays closed to it until it has arrived.
 func (p Promise) Assume(tx *state.Tx) {
-	if tx.Node(p.Usage.NodeID) == nil {
+	if tx.Cluster.Node(p.Usage.NodeID) == nil {
 		return
 	}
 	tx.Assume(p.Job, p.Group, p.Usage, true)
@@ -124,7 +124,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Evi
 // withoutStopping takes stopping allocs off the books: room that is being made
 // already need not be made again. The result puts it back.
 func withoutStopping(tx *state.Tx) func() {
-	return tx.Without(tx.Stopping())
+	return tx.Without(tx.Cluster.Stopping())
 }
 
 // makeRoom tries the core's choices until one gives Nomad room for the group's
@@ -172,12 +172,12 @@ func heldForRoom(g *record.Group) bool {
 
 // roomNow reports whether a node without stopping allocs has room for a group.
 func roomNow(tx *state.Tx, node string, g *record.Group) bool {
-	for a := range tx.AllocsOn(node) {
+	for a := range tx.Cluster.AllocsOn(node) {
 		if a.Stopping {
 			return false
 		}
 	}
-	return tx.Serves(node, blocks.NeedOf(tx, g), nil)
+	return tx.Capacity.Serves(node, blocks.NeedOf(tx, g), nil)
 }
 
 // preempt makes room for one alloc, all parts of it on one node. On failure it
@@ -217,7 +217,7 @@ func preempt(tx *state.Tx, parts []blocks.Part, banned map[string]bool, gap int)
 // servesAfter reports whether a node can serve a group's device blocks once
 // the victims are gone.
 func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
-	return tx.Serves(room.at.Node, blocks.NeedOf(tx, g), func(u *place.Usage) bool {
+	return tx.Capacity.Serves(room.at.Node, blocks.NeedOf(tx, g), func(u *place.Usage) bool {
 		return slices.ContainsFunc(room.victims, func(v place.Usage) bool { return v.ID == u.ID })
 	})
 }
@@ -233,7 +233,7 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 	var who []string
 	e.Idle = len(victims) > 0
 	for _, u := range victims {
-		a := tx.Alloc(u.ID)
+		a := tx.Cluster.Alloc(u.ID)
 		e.Idle = e.Idle && u.Reclaim
 		e.Victims = append(e.Victims, Victim{AllocID: u.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: u.Priority, Queue: u.Queue, Gang: u.Gang != ""})
 		who = append(who, fmt.Sprintf("%s (priority %d, alloc %.8s)", a.Key(), u.Priority, u.ID))
@@ -252,14 +252,14 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 	}
 	for i := range e.Victims {
 		e.Victims[i].Hold = holdAfter(tx, e, &e.Victims[i], window)
-		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
+		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Cluster.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
-			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
+			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Cluster.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
 		}
-		if tx.StopsLate(e.Victims[i].AllocID) {
+		if tx.Cluster.StopsLate(e.Victims[i].AllocID) {
 			e.Victims[i].Text += fmt.Sprintf("; it has no shutdown_delay, since it could take longer than %s to stop", state.LongestStop)
 		}
-		if n := tx.Completed(e.Victims[i].Job); n > 0 {
+		if n := tx.Queue.Completed(e.Victims[i].Job); n > 0 {
 			e.Victims[i].Text += fmt.Sprintf("; Nomad runs %d of the job's allocs again with it, which have completed", n)
 		}
 	}
@@ -268,11 +268,11 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 
 // idleText says for how long an alloc has not used its GPUs, and who wants it to go then.
 func idleText(tx *state.Tx, id string) string {
-	a := tx.Alloc(id)
-	since, _ := tx.IdleSince(a)
-	after, action := tx.IdleRule(a)
+	a := tx.Cluster.Alloc(id)
+	since, _ := tx.Cluster.IdleSince(a)
+	after, action := tx.Cluster.IdleRule(a)
 	text := fmt.Sprintf("it has not used its GPUs since %s UTC", since.UTC().Format("2006-01-02 15:04"))
-	if q := tx.QueueOf(a.Key(), a.Group); q != nil {
+	if q := tx.Cluster.QueueOf(a.Key(), a.Group); q != nil {
 		text += fmt.Sprintf(" (queue %s: idle_after %s, idle_action %q)", q.Name, after, action)
 	}
 	return text

@@ -32,7 +32,7 @@ func (a groupAsk) shown(outcome, summary string) view.Decision {
 
 // choice is a placed alloc for people, with what the core knows of its node.
 func choice(tx *state.Tx, u *blocks.Placed, candidates []place.Candidate) view.Choice {
-	n := tx.Node(u.Node)
+	n := tx.Cluster.Node(u.Node)
 	out := view.Choice{NodeID: u.Node, NodeName: n.Plan.Name, Score: u.Score}
 	for _, candidate := range candidates {
 		if candidate.NodeID == u.Node {
@@ -59,7 +59,7 @@ func explain(tx *state.Tx, g *record.Group, core *place.Explanation) {
 		v.Reasons = append(v.Reasons, r)
 	}
 	for _, other := range core.Candidates {
-		if n := tx.Node(other.NodeID); n != nil && !chosen(v.Choices, other.NodeID) {
+		if n := tx.Cluster.Node(other.NodeID); n != nil && !chosen(v.Choices, other.NodeID) {
 			next := view.Choice{NodeID: other.NodeID, NodeName: n.Plan.Name, Score: other.Score}
 			weighed(&next, &other)
 			if len(v.Choices) > 0 {
@@ -85,7 +85,7 @@ func explain(tx *state.Tx, g *record.Group, core *place.Explanation) {
 // request names behind them; empty where all have the first.
 func behindFirst(tx *state.Tx, parts []blocks.Part, units []blocks.Placed) string {
 	for _, u := range units {
-		n := tx.Node(u.Node)
+		n := tx.Cluster.Node(u.Node)
 		for k, part := range parts {
 			if !part.Req.Ordered {
 				continue

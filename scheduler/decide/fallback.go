@@ -19,17 +19,17 @@ import (
 // whole. The registered group counts: that may have another time than it was
 // decided about with, and the record may be lost.
 func FallsBack(tx *state.Tx, w *state.Waiting) bool {
-	j := tx.Job(w.Job)
+	j := tx.Cluster.Job(w.Job)
 	own := j.Group(w.Group)
-	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Unchangeable(w.Job) || w.Held == "" && !tx.MayRepeat(w.Job) {
+	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Cluster.Unchangeable(w.Job) || w.Held == "" && !tx.MayRepeat(w.Job) {
 		return false
 	}
-	if r := tx.Record(w.Job); r != nil && !r.Groups[w.Group].FellBack.IsZero() {
+	if r := tx.Queue.Record(w.Job); r != nil && !r.Groups[w.Group].FellBack.IsZero() {
 		return false
 	}
 	return !slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
 		ofIt := g.Name == w.Group || own.Gang && g.Gang
-		return ofIt && (tx.Live(w.Job, g.Name) > 0 || tx.Assumed(w.Job, g.Name) > 0 || g.FallbackAfter == 0)
+		return ofIt && (tx.Cluster.Live(w.Job, g.Name) > 0 || tx.Capacity.Assumed(w.Job, g.Name) > 0 || g.FallbackAfter == 0)
 	})
 }
 
@@ -47,7 +47,7 @@ func onCPU(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 		g.Decision.Tasks[i].Task = t.Task
 	}
 	waited := a.FallbackAfter
-	if b := tx.Blocked(key); b != nil {
+	if b := tx.Cluster.Blocked(key); b != nil {
 		waited = tx.Now().Sub(b.Since).Round(time.Second)
 	}
 	text := fmt.Sprintf("it waited %s for %s and runs without a GPU, until it is submitted again", waited, a)

@@ -99,12 +99,12 @@ func TestWhatFallsBack(t *testing.T) {
 			}
 			s.Pass(row.wait)
 			s.State.Do(func(tx *state.Tx) {
-				for _, w := range tx.Waiting() {
+				for _, w := range tx.Queue.Waiting() {
 					if w.Group == "g" && decide.FallsBack(tx, w) != row.falls {
 						t.Errorf("it falls back: %t", !row.falls)
 					}
 				}
-				if len(tx.Waiting()) == 0 {
+				if len(tx.Queue.Waiting()) == 0 {
 					t.Error("nothing waits")
 				}
 			})
@@ -115,7 +115,7 @@ func TestWhatFallsBack(t *testing.T) {
 // assumed shows a promise to a job.
 func assumed(s *servicetest.Service, a admit.Ask) {
 	s.State.Do(func(tx *state.Tx) {
-		u := tx.UsagesOn("id-a")[0]
+		u := tx.Capacity.UsagesOn("id-a")[0]
 		u.ID = "promised"
 		tx.Assume(servicetest.KeyOf(a), a.Group, u, true)
 	})
@@ -124,7 +124,7 @@ func assumed(s *servicetest.Service, a admit.Ask) {
 // fellBack records that a group runs without GPUs.
 func fellBack(s *servicetest.Service, a admit.Ask) {
 	s.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := r.Groups[a.Group]
 		g.FellBack = tx.Now()
 		r.Groups[a.Group] = g

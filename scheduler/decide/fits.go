@@ -80,7 +80,7 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 	if a.Gang {
 		allocs = a.Together()
 	}
-	if !places(a) || a.Reservation != "" || len(a.Tasks) != 1 || allocs < 1 || tx.Live(key, a.Group) > 0 || tx.Assumed(key, a.Group) > 0 {
+	if !places(a) || a.Reservation != "" || len(a.Tasks) != 1 || allocs < 1 || tx.Cluster.Live(key, a.Group) > 0 || tx.Capacity.Assumed(key, a.Group) > 0 {
 		return nil
 	}
 	group, err := newGroupAsk(tx, key, a)
@@ -193,7 +193,7 @@ type Fitting struct {
 // NewFitting begins with what waits now.
 func NewFitting(tx *state.Tx) *Fitting {
 	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, short: map[string]state.Lack{}, found: map[string]*view.Fits{}, lacks: map[string]state.Lack{}}
-	for _, w := range tx.Waiting() {
+	for _, w := range tx.Queue.Waiting() {
 		if len(f.next) == mostForeseen {
 			break
 		}
@@ -209,12 +209,12 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	}
 	w := &f.next[0]
 	f.next = f.next[1:]
-	r := tx.Record(w.Job)
-	if tx.Missing(w.Job, w.Group) == 0 {
+	r := tx.Queue.Record(w.Job)
+	if tx.Cluster.Missing(w.Job, w.Group) == 0 {
 		return true
 	}
 	if r == nil {
-		if direct := tx.Job(w.Job).Group(w.Group).Ask; direct != nil {
+		if direct := tx.Cluster.Job(w.Job).Group(w.Group).Ask; direct != nil {
 			f.lacks[w.Turn.ID] = lack(tx, w.Job, direct)
 		}
 		return true

@@ -199,7 +199,7 @@ func TestARecordWithoutBlocksAsksForNone(t *testing.T) {
 	s.Tenant(t, "tenant", 50, "a", 0, 0, 16)
 	a := s.Waits(t, "waits", "8G", 50)
 	s.State.Do(func(tx *state.Tx) {
-		g := tx.Record(servicetest.KeyOf(a)).Groups["g"]
+		g := tx.Queue.Record(servicetest.KeyOf(a)).Groups["g"]
 		g.Decision.Hold = nil
 		if !decide.GoesBack(tx, servicetest.KeyOf(a), &g) {
 			t.Error("there is room for it")

@@ -30,7 +30,7 @@ func holdGang(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, groups map[strin
 		if !asks[i].Gang {
 			continue
 		}
-		if tx.Live(key, asks[i].Group) > 0 {
+		if tx.Cluster.Live(key, asks[i].Group) > 0 {
 			return
 		}
 		if hold := groups[asks[i].Group].Decision.Hold; why == nil && hold != nil {
@@ -75,7 +75,7 @@ func gangAsks(r *record.Record) []admit.Ask {
 func reconsiderAll(tx *state.Tx, key nomad.JobKey, a *admit.Ask, groups map[string]record.Group, window *Window) (map[string]record.Group, error) {
 	asks := []admit.Ask{*a}
 	if a.Gang {
-		asks = gangAsks(tx.Record(key))
+		asks = gangAsks(tx.Queue.Record(key))
 		for i := range asks {
 			asks[i] = asRegistered(tx, key, asks[i])
 		}
@@ -83,7 +83,7 @@ func reconsiderAll(tx *state.Tx, key nomad.JobKey, a *admit.Ask, groups map[stri
 	next := map[string]record.Group{}
 	for i := range asks {
 		was, known := groups[asks[i].Group]
-		if !known || tx.Live(key, asks[i].Group) > 0 && asks[i].Group != a.Group {
+		if !known || tx.Cluster.Live(key, asks[i].Group) > 0 && asks[i].Group != a.Group {
 			continue
 		}
 		g, err := reconsider(tx, key, &asks[i], was, window)
@@ -99,7 +99,7 @@ func reconsiderAll(tx *state.Tx, key nomad.JobKey, a *admit.Ask, groups map[stri
 // asRegistered is a recorded ask with the count that Nomad has, where that is smaller: a
 // group may be scaled down around the service while it is held.
 func asRegistered(tx *state.Tx, key nomad.JobKey, a admit.Ask) admit.Ask {
-	if j := tx.Job(key); j != nil && (a.JobType == "service" || a.JobType == "batch") {
+	if j := tx.Cluster.Job(key); j != nil && (a.JobType == "service" || a.JobType == "batch") {
 		if g := j.Group(a.Group); g != nil {
 			a.Count = min(a.Count, g.Count)
 		}
@@ -110,7 +110,7 @@ func asRegistered(tx *state.Tx, key nomad.JobKey, a admit.Ask) admit.Ask {
 // together are the asks of what starts with a group: all of its gang, or itself.
 func together(tx *state.Tx, key nomad.JobKey, g *record.Group) []admit.Ask {
 	if g.Ask.Gang {
-		return gangAsks(tx.Record(key))
+		return gangAsks(tx.Queue.Record(key))
 	}
 	return []admit.Ask{asRegistered(tx, key, g.Ask)}
 }
@@ -126,7 +126,7 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 	asks := together(tx, key, g)
 	forQuota := g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForQuota
 	for i := range asks {
-		if tx.Live(key, asks[i].Group) > 0 {
+		if tx.Cluster.Live(key, asks[i].Group) > 0 {
 			return nil, nil
 		}
 		a, err := newGroupAsk(tx, key, &asks[i])
@@ -178,7 +178,7 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window
 		u.Priority = of[i].parts[0].Req.Priority
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
-	first := tx.Record(key).Groups[e.Group]
+	first := tx.Queue.Record(key).Groups[e.Group]
 	if len(plan.Victims) == 0 || !payableAfter(tx, key, &first, e.Promises, plan.Victims) {
 		return nil
 	}
@@ -238,12 +238,12 @@ func preemptSparing(tx *state.Tx, rs []place.Request, apart []string) (place.Pla
 func withGangs(tx *state.Tx, victims []place.Usage) []place.Usage {
 	out := slices.Clone(victims)
 	for _, v := range victims {
-		a := tx.Alloc(v.ID)
+		a := tx.Cluster.Alloc(v.ID)
 		if v.Gang == "" || a == nil {
 			continue
 		}
-		for _, rank := range tx.AllocsOf(a.Key()) {
-			u, booked := tx.Usage(rank.ID)
+		for _, rank := range tx.Cluster.AllocsOf(a.Key()) {
+			u, booked := tx.Capacity.Usage(rank.ID)
 			if booked && u.Gang == v.Gang && !rank.Stopping && !slices.ContainsFunc(out, func(have place.Usage) bool { return have.ID == u.ID }) {
 				out = append(out, u)
 			}
@@ -263,8 +263,8 @@ func WouldStart(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window)
 // WouldWaitForQuota reports whether a group that is held for something else, such as its turn, would
 // be held for quota if it was decided about now. Nothing is changed.
 func WouldWaitForQuota(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) bool {
-	q := tx.QueueOf(key, g.Ask.Group)
-	if q == nil || g.Decision.Hold == nil || g.Decision.Hold.Kind == view.WaitsForQuota || tx.OverQuota(q.Name, g.Cost) == "" {
+	q := tx.Cluster.QueueOf(key, g.Ask.Group)
+	if q == nil || g.Decision.Hold == nil || g.Decision.Hold.Kind == view.WaitsForQuota || tx.Queue.OverQuota(q.Name, g.Cost) == "" {
 		return false
 	}
 	next, err := decidedNow(tx, key, g, window)
@@ -278,7 +278,7 @@ func decidedNow(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window)
 		defer tx.Savepoint(key)()
 		asked := asRegistered(tx, key, g.Ask)
 		var next map[string]record.Group
-		if next, err = reconsiderAll(tx, key, &asked, tx.Record(key).Groups, window); err == nil {
+		if next, err = reconsiderAll(tx, key, &asked, tx.Queue.Record(key).Groups, window); err == nil {
 			now = next[g.Ask.Group]
 		}
 	})

@@ -41,7 +41,7 @@ func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewri
 	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
 		return a, false, err
 	}
-	stays := tx.Unchangeable(key) || g.Decision.Hold == nil && !tx.MayRepeat(key)
+	stays := tx.Cluster.Unchangeable(key) || g.Decision.Hold == nil && !tx.MayRepeat(key)
 	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !stays; !rewrite {
 		a = a.asBefore(g).servedBy(g.Decision.Tasks)
 	}
@@ -65,8 +65,8 @@ func everywhere(a *admit.Ask) bool {
 // waitsAsAWhole reports whether nothing of a group runs while it waits, with blocks that are
 // the service's to change.
 func waitsAsAWhole(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
-	waiting := was.Decision.Hold != nil || tx.Missing(key, a.Group) > 0
-	return waiting && tx.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
+	waiting := was.Decision.Hold != nil || tx.Cluster.Missing(key, a.Group) > 0
+	return waiting && tx.Cluster.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
 }
 
 // asBefore asks for the holdings of a group's device blocks, where they are not
@@ -112,12 +112,12 @@ func (a groupAsk) keeping(was *record.Group) (groupAsk, []admit.TaskDecision) {
 
 // servedBy leaves only nodes that can serve device blocks which are given.
 func (a groupAsk) servedBy(given []admit.TaskDecision) groupAsk {
-	room := a.tx.RoomFor(blocks.Need(a.tx, a.ask, given))
-	if room.Count(state.FitsNow)+room.Count(state.FitsLater)+room.Count(state.FitsWhenBack) == len(a.tx.NodeIDs()) {
+	room := a.tx.Capacity.RoomFor(blocks.Need(a.tx, a.ask, given))
+	if room.Count(state.FitsNow)+room.Count(state.FitsLater)+room.Count(state.FitsWhenBack) == len(a.tx.Cluster.NodeIDs()) {
 		return a
 	}
 	var able []string
-	for _, id := range a.tx.NodeIDs() {
+	for _, id := range a.tx.Cluster.NodeIDs() {
 		if room.On(id) != state.FitsNever {
 			able = append(able, id)
 		}
@@ -146,7 +146,7 @@ func (a groupAsk) among(candidates []string) groupAsk {
 		return a
 	}
 	others := map[string]bool{}
-	for _, id := range a.tx.NodeIDs() {
+	for _, id := range a.tx.Cluster.NodeIDs() {
 		if !slices.Contains(candidates, id) {
 			others[id] = true
 		}

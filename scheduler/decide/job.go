@@ -26,7 +26,7 @@ const mostGroups = 500
 func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record) (*record.Record, []admit.Decision, error) {
 	rollback := tx.Savepoint(key)
 	next := record.New(key).Replacing(have)
-	next.At, next.Index = tx.Now(), tx.Index()
+	next.At, next.Index = tx.Now(), tx.Cluster.Index()
 	if len(asks) > mostGroups {
 		return nil, nil, &admit.Refusal{Status: http.StatusUnprocessableEntity,
 			Text: fmt.Sprintf("the job has %d groups that ask for GPUs, and a job may have %d at most: submit it as several jobs", len(asks), mostGroups)}
@@ -79,7 +79,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	was, known := group.known(have)
 	// A group that fell back is tried again. A group that has ended stays as it is: with other
 	// preferences it would be another version for Nomad, which would run all of it again.
-	same := known && was.FellBack.IsZero() && (tx.Alive(key, have) || tx.Ended(key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
+	same := known && was.FellBack.IsZero() && (tx.Cluster.Alive(key, have) || tx.Cluster.Ended(key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
 	tx.ForgetGroup(key, a.Group)
 	if same {
 		group = group.asBefore(&was)
@@ -97,9 +97,9 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 		g.Decision.Outcome = outcome(group, &g, 0)
 		return withRecut(group, g), err
 	}
-	was.Direct, was.Again = false, was.Again || tx.CompletedOf(key, a.Group) > 0
+	was.Direct, was.Again = false, was.Again || tx.Queue.CompletedOf(key, a.Group) > 0
 	g, err := d.redecide(was, before)
-	g.Decision.Outcome = outcome(group, &g, tx.Live(key, a.Group))
+	g.Decision.Outcome = outcome(group, &g, tx.Cluster.Live(key, a.Group))
 	return g, err
 }
 
@@ -107,7 +107,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 // it refuses, because the caller may not submit, is no demand.
 func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 	tx.Settled(key)
-	r := tx.Record(key)
+	r := tx.Queue.Record(key)
 	if r == nil {
 		return
 	}
@@ -147,8 +147,8 @@ const largeGroup = 1000
 // these are more.
 func Learn(tx *state.Tx) {
 	var history []place.Request
-	for _, key := range tx.Recorded() {
-		r := tx.Record(key)
+	for _, key := range tx.Queue.Recorded() {
+		r := tx.Queue.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			g := r.Groups[name]
 			for _, p := range demand(tx, &g.Ask) {

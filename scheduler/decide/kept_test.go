@@ -56,7 +56,7 @@ func TestWhatComesIntoRoomThatIsKeptWaits(t *testing.T) {
 			s.Block(gang, gang.Count)
 			s.State.Do(func(tx *state.Tx) {
 				for i := range 2 {
-					u, _ := tx.Usage(fmt.Sprint("alloc-low-", i))
+					u, _ := tx.Capacity.Usage(fmt.Sprint("alloc-low-", i))
 					tx.Assume(servicetest.KeyOf(gang), "g", u, true)
 				}
 			})
@@ -79,7 +79,7 @@ func TestWhatComesIntoRoomThatIsKeptWaits(t *testing.T) {
 // recordedAs changes what is recorded of a job's group.
 func recordedAs(s *servicetest.Service, a admit.Ask, change func(*record.Group)) {
 	s.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := r.Groups["g"]
 		change(&g)
 		r.Groups["g"] = g

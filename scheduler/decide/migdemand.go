@@ -32,8 +32,8 @@ type MIG struct {
 // MIGDemand collects what a decision about MIG layouts is made of.
 func MIGDemand(tx *state.Tx) MIG {
 	m := MIG{Answered: map[string]string{}, Vain: map[string]string{}}
-	for _, id := range tx.MIGNodeIDs() {
-		n := tx.Node(id)
+	for _, id := range tx.Cluster.MIGNodeIDs() {
+		n := tx.Cluster.Node(id)
 		until := busyUntil(tx, n)
 		for i := range n.MIG {
 			m.GPUs = append(m.GPUs, migGPU(n, &n.MIG[i], until))
@@ -45,13 +45,13 @@ func MIGDemand(tx *state.Tx) MIG {
 	if len(m.GPUs) == 0 {
 		return m
 	}
-	for _, w := range tx.Waiting() {
+	for _, w := range tx.Queue.Waiting() {
 		if w.Held == "" || w.Held == view.WaitsForRoom {
 			m.Wants = append(m.Wants, migWants(tx, w)...)
 		}
 	}
-	for _, id := range tx.MIGNodeIDs() {
-		for _, d := range tx.Node(id).MIG {
+	for _, id := range tx.Cluster.MIGNodeIDs() {
+		for _, d := range tx.Cluster.Node(id).MIG {
 			served := func(w miglayout.Want) bool { return strings.Contains(d.Order.For, w.Key) }
 			if unanswered(&d) && d.Order.For != "" && !slices.ContainsFunc(m.Wants, served) { // an operator's is for nothing that waits
 				m.Vain[d.GPU] = d.Order.ID
@@ -71,16 +71,16 @@ func busyUntil(tx *state.Tx, n *nomad.Node) map[string]time.Time {
 		}
 		busy[uuid] = until
 	}
-	for _, u := range tx.UsagesOn(n.Plan.ID) {
+	for _, u := range tx.Capacity.UsagesOn(n.Plan.ID) {
 		until := time.Time{}
-		if left := tx.Remaining(&u); left.Known() {
+		if left := tx.Cluster.Remaining(&u); left.Known() {
 			until = tx.Now().Add(left.At(0.5))
 		}
 		for _, take := range u.Takes {
 			later(n.Plan.GPUs[take.GPU].ID, until)
 		}
 	}
-	for a := range tx.AllocsOn(n.Plan.ID) {
+	for a := range tx.Cluster.AllocsOn(n.Plan.ID) {
 		for _, d := range a.Devices {
 			for _, id := range d.IDs {
 				if slice, _, err := gpu.ParseSliceID(id); err == nil && a.Holds() {
@@ -167,8 +167,8 @@ func migWants(tx *state.Tx, w *state.Waiting) (wants []miglayout.Want) {
 	if err != nil {
 		return nil
 	}
-	if wants = wantsOf(a, w.Missing); len(wants) > 0 && tx.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
-		if has := profileOf(tx.Record(w.Job).Groups[w.Group].Decision.Tasks); has != "" {
+	if wants = wantsOf(a, w.Missing); len(wants) > 0 && tx.Cluster.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
+		if has := profileOf(tx.Queue.Record(w.Job).Groups[w.Group].Decision.Tasks); has != "" {
 			for i := range wants {
 				wants[i].Profiles = []string{has}
 			}
@@ -187,8 +187,8 @@ const mostAllocs = 16
 // layout follows demand.
 func wantsOf(a groupAsk, allocs int) (wants []miglayout.Want) {
 	may := map[string]bool{}
-	for _, id := range a.tx.MIGNodeIDs() {
-		n := &a.tx.Node(id).Plan
+	for _, id := range a.tx.Cluster.MIGNodeIDs() {
+		n := &a.tx.Cluster.Node(id).Plan
 		named := func(g place.GPU) bool { // of the instances, which are of the GPU's model
 			r := &a.parts[0].Req
 			return g.Profile != "" && (len(r.Models) == 0 || slices.ContainsFunc(r.Models, g.Is)) && !slices.ContainsFunc(r.Not, g.Is)
@@ -270,12 +270,12 @@ func withRecut(a groupAsk, g record.Group) record.Group {
 // waitingAsk is what a waiting group asks for: as it was recorded, or, where it came around the
 // service, as it is registered and if Nomad lacks devices only.
 func waitingAsk(tx *state.Tx, w *state.Waiting) *admit.Ask {
-	if r := tx.Record(w.Job); r != nil {
+	if r := tx.Queue.Record(w.Job); r != nil {
 		if g, known := r.Groups[w.Group]; known {
 			return &g.Ask
 		}
 	}
-	j, b := tx.Job(w.Job), tx.Blocked(w.Job)
+	j, b := tx.Cluster.Job(w.Job), tx.Cluster.Blocked(w.Job)
 	if j == nil || b == nil || !b.ForDevices[w.Group] {
 		return nil
 	}
@@ -292,8 +292,8 @@ func madeByDemand(a groupAsk) bool {
 		return false
 	}
 	wants := wantsOf(a, 1)
-	return len(wants) > 0 && slices.ContainsFunc(a.tx.MIGNodeIDs(), func(id string) bool {
-		made := a.tx.Node(id).MIG
+	return len(wants) > 0 && slices.ContainsFunc(a.tx.Cluster.MIGNodeIDs(), func(id string) bool {
+		made := a.tx.Cluster.Node(id).MIG
 		return !slices.ContainsFunc(wants, func(w miglayout.Want) bool {
 			most := 0
 			for _, name := range w.Profiles {

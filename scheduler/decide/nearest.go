@@ -28,7 +28,7 @@ func lack(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (of state.Lack) {
 		if !ok {
 			continue
 		}
-		name := tx.Node(near.Node.ID).View.GPUs[near.GPU].Group
+		name := tx.Cluster.Node(near.Node.ID).View.GPUs[near.GPU].Group
 		return state.Lack{Text: fmt.Sprintf("nearest is node %s, where %s %s", near.Node.Name, name, near.Text)}
 	}
 	return of

@@ -23,12 +23,12 @@ type Window = turns.Window
 
 // turnOf is a group's place in the order of what waits.
 func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
-	return tx.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue, a.TimeLimit)
+	return tx.Queue.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue, a.TimeLimit)
 }
 
 // goesFirst reports whether a group that waits goes before another one; see [turns.GoesFirst].
 func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
-	return turns.GoesFirst(tx.Order(), tx.Now(), waits, other)
+	return turns.GoesFirst(tx.Capacity.Order(), tx.Now(), waits, other)
 }
 
 // work is a group that asks for room, as the window takes it.
@@ -40,7 +40,7 @@ func (a groupAsk) work() *turns.Work {
 			if a.ask.JobType != "batch" {
 				return forecast.Remaining{}
 			}
-			return a.tx.RunTime(a.key, a.ask.Group, a.ask.TimeLimit, u.Takes)
+			return a.tx.Cluster.RunTime(a.key, a.ask.Group, a.ask.TimeLimit, u.Takes)
 		},
 	}
 }
@@ -64,7 +64,7 @@ type waiter struct {
 
 // Serves implements [turns.Room].
 func (w *waiter) Serves(without func(*place.Usage) bool) bool {
-	return w.tx.ServesNow(w.node, w.need, without)
+	return w.tx.Capacity.ServesNow(w.node, w.need, without)
 }
 
 // Leaves implements [turns.Room].
@@ -72,23 +72,25 @@ func (w *waiter) Leaves(u *place.Usage) bool { return w.goes(u) }
 
 // Left implements [turns.Room]. Nothing is known of a promise.
 func (w *waiter) Left(u *place.Usage) forecast.Remaining {
-	if a := w.tx.Alloc(u.ID); a == nil || a.Stopping {
+	if a := w.tx.Cluster.Alloc(u.ID); a == nil || a.Stopping {
 		return forecast.Remaining{}
 	}
-	return w.tx.Remaining(u)
+	return w.tx.Cluster.Remaining(u)
 }
 
 // booked reports whether all that a group misses has its room already.
-func booked(tx *state.Tx, w *state.Waiting) bool { return tx.Assumed(w.Job, w.Group) >= w.Missing }
+func booked(tx *state.Tx, w *state.Waiting) bool {
+	return tx.Capacity.Assumed(w.Job, w.Group) >= w.Missing
+}
 
 // NewWindow takes the first of the groups that wait for room or for their turn, and
 // keeps one node for each that could get it, and for a gang as many as it needs: where
 // the least has to go. A gang for which there are too few gets none.
 func NewWindow(tx *state.Tx) *Window {
 	window := turns.NewWindow(tx.Planner(), tx.Snapshot(), tx.Now, turns.MostKept)
-	for one := range tx.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
-		r := tx.Record(one.Job)
-		if r == nil || tx.Drifted(one.Job) || tx.Unrecorded(one.Job) {
+	for one := range tx.Queue.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
+		r := tx.Queue.Record(one.Job)
+		if r == nil || tx.Queue.Drifted(one.Job) || tx.Queue.Unrecorded(one.Job) {
 			continue
 		}
 		g, known := r.Groups[one.Group]
@@ -100,7 +102,7 @@ func NewWindow(tx *state.Tx) *Window {
 		if one.Held == view.WaitsForRoom && (g.Ask.Gang || Rests(&g, tx.Now())) {
 			list = gangNodes(tx, &g, one, w, window)
 		} else {
-			list[0].node = tx.RoomFor(w.need).Least(one.Turn.Priority, one.Job, window.Taken)
+			list[0].node = tx.Capacity.RoomFor(w.need).Least(one.Turn.Priority, one.Job, window.Taken)
 		}
 		work := turns.Work{Namespace: one.Job.Namespace, Job: one.Job.ID, Turn: one.Turn, Request: func() *place.Request {
 			a, err := newGroupAsk(tx, one.Job, &g.Ask)
@@ -123,11 +125,11 @@ func NewWindow(tx *state.Tx) *Window {
 // as many of its allocs on each as could go there; none where those are more than the window may keep, or
 // where it rests or its room is on its way.
 func gangNodes(tx *state.Tx, g *record.Group, one *state.Waiting, w waiter, window *Window) (list []waiter) {
-	left := g.Ask.Together() - tx.Live(w.key, one.Group)
-	if !g.Ask.Gang || Rests(g, tx.Now()) || tx.Assumed(w.key, one.Group) > 0 {
+	left := g.Ask.Together() - tx.Cluster.Live(w.key, one.Group)
+	if !g.Ask.Gang || Rests(g, tx.Now()) || tx.Capacity.Assumed(w.key, one.Group) > 0 {
 		return nil
 	}
-	need, room, taken := w.need, tx.RoomFor(w.need), maps.Clone(window.Taken)
+	need, room, taken := w.need, tx.Capacity.RoomFor(w.need), maps.Clone(window.Taken)
 	for left > 0 {
 		if w.node = room.Least(one.Turn.Priority, w.key, taken); w.node == "" || len(list) == window.Left() {
 			return nil
@@ -136,7 +138,7 @@ func gangNodes(tx *state.Tx, g *record.Group, one *state.Waiting, w waiter, wind
 		n := 1
 		for w.need = need; n < left && !apart(&g.Ask, left); n++ {
 			more := need.Times(n + 1)
-			if !tx.ServesNow(w.node, more, w.goes) {
+			if !tx.Capacity.ServesNow(w.node, more, w.goes) {
 				break
 			}
 			w.need = more

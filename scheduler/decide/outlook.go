@@ -45,8 +45,8 @@ func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() st
 	if !ok {
 		return nil, false
 	}
-	turn, order, own := 1, tx.Order(), turnOf(tx, a)
-	for _, other := range tx.Waiting() {
+	turn, order, own := 1, tx.Capacity.Order(), turnOf(tx, a)
+	for _, other := range tx.Queue.Waiting() {
 		if order.Compare(other.Turn, own) < 0 {
 			turn++
 		}
@@ -79,10 +79,10 @@ type Foreseen struct {
 
 func waitingNow(tx *state.Tx) *Foreseen {
 	f := &Foreseen{others: map[string]int{}}
-	for i, w := range tx.Waiting() {
+	for i, w := range tx.Queue.Waiting() {
 		f.all++
 		name := w.Job.String() + "/" + w.Group
-		r := tx.Record(w.Job)
+		r := tx.Queue.Record(w.Job)
 		if r == nil || len(f.waiting) == mostForeseen {
 			f.others[name] = i + 1
 			continue
@@ -109,11 +109,11 @@ func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w out
 	for i := range takes {
 		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))
 	}
-	return outlook.Waiter{Request: *r, Count: missing, Together: a.Gang, Left: tx.RunTime(key, a.Group, a.TimeLimit, takes)}, true
+	return outlook.Waiter{Request: *r, Count: missing, Together: a.Gang, Left: tx.Cluster.RunTime(key, a.Group, a.TimeLimit, takes)}, true
 }
 
 func (f *Foreseen) look(tx *state.Tx) {
-	f.at, f.sight, f.past = tx.Now(), outlook.Foresee(tx.Snapshot(), f.waiting, tx.Remaining), tx.Calibration()
+	f.at, f.sight, f.past = tx.Now(), outlook.Foresee(tx.Snapshot(), f.waiting, tx.Cluster.Remaining), tx.Queue.Calibration()
 }
 
 func (f *Foreseen) start(turn int, o outlook.Outlook) state.Start {

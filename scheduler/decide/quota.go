@@ -40,15 +40,15 @@ func leastCost(tx *state.Tx, parts []blocks.Part) place.Charge {
 // quotaHold is the hold of a group whose queue cannot pay now for what all allocs cost that start;
 // nil where it can. A cost that it could never pay is refused.
 func quotaHold(a groupAsk, all place.Charge, s start) (*admit.Hold, error) {
-	if why := a.tx.NeverInQuota(a.queue.Name, all); why != "" {
+	if why := a.tx.Queue.NeverInQuota(a.queue.Name, all); why != "" {
 		return nil, admit.Forbidden("group %q: %s", a.ask.Group, why)
 	}
 	if s.beside != (place.Charge{}) {
-		if why := a.tx.NeverInQuota(a.queue.Name, all.Plus(s.beside)); why != "" {
+		if why := a.tx.Queue.NeverInQuota(a.queue.Name, all.Plus(s.beside)); why != "" {
 			return nil, admit.Forbidden("group %q: its canaries run beside what runs of it: %s", a.ask.Group, why)
 		}
 	}
-	if why := a.tx.OverQuota(a.queue.Name, all); why != "" {
+	if why := a.tx.Queue.OverQuota(a.queue.Name, all); why != "" {
 		return overdrawn(a.ask, s, why)
 	}
 	if owed, why := a.tx.OverWithOwed(a.queue.Name, all, a.key); why != "" {
@@ -69,8 +69,8 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 		all   place.Charge
 	}
 	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
-	for w := range tx.WaitingFor(view.WaitsForQuota, view.WaitsForRoom) {
-		r := tx.Record(w.Job)
+	for w := range tx.Queue.WaitingFor(view.WaitsForQuota, view.WaitsForRoom) {
+		r := tx.Queue.Record(w.Job)
 		if r == nil || w.Job == a.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, a.queue.Name) || !goesFirst(tx, w.Turn, turn) {
 			continue
 		}
@@ -80,7 +80,7 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 			continue
 		}
 		payable[c] = true
-		if tx.NeverInQuota(c.queue, c.all) == "" && tx.OverQuota(c.queue, c.all.Plus(own)) != "" {
+		if tx.Queue.NeverInQuota(c.queue, c.all) == "" && tx.Queue.OverQuota(c.queue, c.all.Plus(own)) != "" {
 			return w
 		}
 	}
@@ -90,22 +90,22 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 // payableAfter reports whether the queue of a group that is held can pay for promised room once victims
 // are gone, beside what it owes, and need not leave that to another one that goes first.
 func payableAfter(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promise, victims []place.Usage) bool {
-	q := tx.QueueOf(key, g.Ask.Group)
+	q := tx.Cluster.QueueOf(key, g.Ask.Group)
 	if q == nil || g.Decision.Hold == nil {
 		return true
 	}
 	defer tx.Without(func(yield func(*nomad.Alloc) bool) {
 		for _, u := range victims {
-			if a := tx.Alloc(u.ID); a != nil && !yield(a) {
+			if a := tx.Cluster.Alloc(u.ID); a != nil && !yield(a) {
 				return
 			}
 		}
 	})()
 	var cost place.Charge
 	for _, p := range promises {
-		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
+		cost = cost.Plus(tx.Capacity.Charge(p.Usage.NodeID, p.Usage.Takes))
 	}
-	if tx.Live(key, g.Ask.Group) == 0 && firstInQueue(groupAsk{tx: tx, key: key, ask: &g.Ask, queue: q}, cost) != nil {
+	if tx.Cluster.Live(key, g.Ask.Group) == 0 && firstInQueue(groupAsk{tx: tx, key: key, ask: &g.Ask, queue: q}, cost) != nil {
 		return false
 	}
 	_, why := tx.OverWithOwed(q.Name, cost, key)

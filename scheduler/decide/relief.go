@@ -25,20 +25,20 @@ func AskedBy(tx *state.Tx, u *place.Usage) (r place.Request, ok bool) {
 	if err != nil || len(group.parts) != 1 || len(group.parts[0].Or) > 0 {
 		return r, false
 	}
-	if blocks.IsSeat(&tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
+	if blocks.IsSeat(&tx.Cluster.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
 		return r, false // a move ends it, where the others would step aside
 	}
 	r = without(group, hostsOf(tx, key, &g.Ask)).parts[0].Req
-	r.ID, r.Models, r.MinRun = u.ID, []string{tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU].Model}, u.MinRun
+	r.ID, r.Models, r.MinRun = u.ID, []string{tx.Cluster.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU].Model}, u.MinRun
 	return r, true
 }
 
 func recordOf(tx *state.Tx, u *place.Usage) (nomad.JobKey, *record.Group, bool) {
-	a := tx.Alloc(u.ID)
+	a := tx.Cluster.Alloc(u.ID)
 	if a == nil {
 		return nomad.JobKey{}, nil, false
 	}
-	r := tx.Record(a.Key())
+	r := tx.Queue.Record(a.Key())
 	if r == nil {
 		return a.Key(), nil, false
 	}
@@ -50,7 +50,7 @@ func recordOf(tx *state.Tx, u *place.Usage) (nomad.JobKey, *record.Group, bool) 
 // blocks as they are.
 func MayGo(tx *state.Tx, m *place.Move) bool {
 	_, g, ok := recordOf(tx, &m.From)
-	return ok && tx.ServesNow(m.To.NodeID, blocks.NeedOf(tx, g), nil)
+	return ok && tx.Capacity.ServesNow(m.To.NodeID, blocks.NeedOf(tx, g), nil)
 }
 
 // Relieve looks for moves of running work that let a waiting group start, or one alloc of
@@ -66,7 +66,7 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 		return nil, fmt.Errorf("no work is moved for groups like it")
 	}
 	wait := o.Horizon
-	if s, ok := tx.StartOf(key, g.Ask.Group); ok && s.Known {
+	if s, ok := tx.Queue.StartOf(key, g.Ask.Group); ok && s.Known {
 		wait = max(0, s.At.Add(s.Likely).Sub(tx.Now()))
 	}
 	defer withoutStopping(tx)()
@@ -110,7 +110,7 @@ func roomBy(a groupAsk, g *record.Group, relief *place.Relief) *Room {
 	pl := relief.Placements[0]
 	usage := pl.Usage
 	usage.Priority = a.parts[0].Req.Priority
-	room := &Room{parts: a.parts, rewrite: waitsAsAWhole(a.tx, a.key, a.ask, g) && !a.tx.Unchangeable(a.key)}
+	room := &Room{parts: a.parts, rewrite: waitsAsAWhole(a.tx, a.key, a.ask, g) && !a.tx.Cluster.Unchangeable(a.key)}
 	room.at = blocks.Placed{Node: pl.NodeID, Usage: usage, Each: []place.Usage{usage}, Score: pl.Score}
 	for i := range relief.Moves {
 		room.victims = append(room.victims, relief.Moves[i].From)
@@ -126,7 +126,7 @@ func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
 	tx := waiting.tx
 	for i := range moves {
 		m := &moves[i]
-		a := tx.Alloc(m.From.ID)
+		a := tx.Cluster.Alloc(m.From.ID)
 		e.Victims = append(e.Victims, Victim{
 			AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, To: m.To.NodeID, Priority: m.From.Priority, Queue: m.From.Queue,
 			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", waiting.key, waiting.ask)),
@@ -142,7 +142,7 @@ func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
 
 // MoveText says what moves, why, and what that costs.
 func MoveText(tx *state.Tx, m *place.Move, why string) string {
-	a, cost := tx.Alloc(m.From.ID), "no work is lost"
+	a, cost := tx.Cluster.Alloc(m.From.ID), "no work is lost"
 	if lost := place.GPUTime(m.LostMilliSeconds); lost > 0 {
 		since := "it started"
 		if m.From.WorkSaved > 0 {
@@ -151,5 +151,5 @@ func MoveText(tx *state.Tx, m *place.Move, why string) string {
 		cost = fmt.Sprintf("%s of GPU time since %s is lost", lost.Round(time.Second), since)
 	}
 	return fmt.Sprintf("alloc %.8s of job %s moves from node %s to %s, %s; %s",
-		a.ID, a.Key(), tx.Node(m.From.NodeID).Plan.Name, tx.Node(m.To.NodeID).Plan.Name, why, cost)
+		a.ID, a.Key(), tx.Cluster.Node(m.From.NodeID).Plan.Name, tx.Cluster.Node(m.To.NodeID).Plan.Name, why, cost)
 }

@@ -45,7 +45,7 @@ func moving(tx *state.Tx) place.Rebalancing {
 // relieve looks for moves for the group that waits.
 func relieve(s *servicetest.Service, a admit.Ask) (e *decide.Eviction, err error) {
 	s.State.Do(func(tx *state.Tx) {
-		g := tx.Record(servicetest.KeyOf(a)).Groups[a.Group]
+		g := tx.Queue.Record(servicetest.KeyOf(a)).Groups[a.Group]
 		tx.Try(func() { e, err = decide.Relieve(tx, servicetest.KeyOf(a), &g, moving(tx)) })
 	})
 	return e, err
@@ -137,7 +137,7 @@ func TestMovesForWhatWaits(t *testing.T) {
 // forgetQueue has what is recorded of a job name a queue that is not there any more.
 func forgetQueue(s *servicetest.Service, a admit.Ask) {
 	s.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := r.Groups[a.Group]
 		g.Ask.Queue = "gone"
 		r.Groups[a.Group] = g
@@ -172,7 +172,7 @@ func TestMovesHaveToPay(t *testing.T) {
 func TestWhatAMoveLosesIsSaid(t *testing.T) {
 	s := split(t)
 	s.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-x")
+		u, _ := tx.Capacity.Usage("alloc-x")
 		m := place.Move{From: u, To: place.Placement{NodeID: "id-b"}}
 		for _, row := range []struct {
 			lost  int64
@@ -215,7 +215,7 @@ func TestWhatWorkAskedFor(t *testing.T) {
 			s.Register(row.ask)
 			s.Run(row.ask, "alloc-job", "a", 0, 0, 8)
 			var u place.Usage
-			s.State.Do(func(tx *state.Tx) { u, _ = tx.Usage("alloc-job") })
+			s.State.Do(func(tx *state.Tx) { u, _ = tx.Capacity.Usage("alloc-job") })
 			u.MinRun = 7
 			if row.then != nil {
 				row.then(s, &u)
@@ -257,7 +257,7 @@ func TestWorkMovesOnlyWhereItCanStart(t *testing.T) {
 	joins(s, servicetest.Machine("e", 1))
 	s.Run(full, "alloc-full", "e", 0, 0, 16)
 	s.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-x")
+		u, _ := tx.Capacity.Usage("alloc-x")
 		for node, may := range map[string]bool{"id-b": true, "id-d": false, "id-e": false} {
 			if decide.MayGo(tx, &place.Move{From: u, To: place.Placement{NodeID: node}}) != may {
 				t.Errorf("to %s: %t", node, !may)

@@ -30,7 +30,7 @@ type start struct {
 // besideRunning is how many allocs Nomad starts beside what runs of a group before it replaces
 // any of that; 0 where it has no canaries, and is replaced at once.
 func besideRunning(tx *state.Tx, key nomad.JobKey, a *admit.Ask) int {
-	running := tx.Live(key, a.Group)
+	running := tx.Cluster.Live(key, a.Group)
 	if a.JobType != "service" || running == 0 || a.Canaries == 0 {
 		return 0
 	}
@@ -40,9 +40,9 @@ func besideRunning(tx *state.Tx, key nomad.JobKey, a *admit.Ask) int {
 // runningCharge is what a group's allocs cost its queue that canaries run beside.
 func runningCharge(tx *state.Tx, key nomad.JobKey, group string) place.Charge {
 	var sum place.Charge
-	for _, a := range tx.AllocsOf(key) {
-		if u, booked := tx.Usage(a.ID); booked && a.Group == group && !a.Canary && !a.Stopping {
-			sum = sum.Plus(tx.Charge(u.NodeID, u.Takes))
+	for _, a := range tx.Cluster.AllocsOf(key) {
+		if u, booked := tx.Capacity.Usage(a.ID); booked && a.Group == group && !a.Canary && !a.Stopping {
+			sum = sum.Plus(tx.Capacity.Charge(u.NodeID, u.Takes))
 		}
 	}
 	return sum
@@ -54,7 +54,7 @@ func runningCharge(tx *state.Tx, key nomad.JobKey, group string) place.Charge {
 // The result puts them back, for as long as they run.
 func setAside(tx *state.Tx, key nomad.JobKey, group string) func() {
 	return tx.Without(func(yield func(*nomad.Alloc) bool) {
-		for _, a := range tx.AllocsOf(key) {
+		for _, a := range tx.Cluster.AllocsOf(key) {
 			if a.Group == group && !a.Stopping && !yield(a) {
 				return
 			}
@@ -70,11 +70,11 @@ func besideEnding(a groupAsk, was *record.Group) *admit.Hold {
 	ends := func(alloc *nomad.Alloc) bool {
 		return alloc.Group == a.ask.Group && alloc.Stopping && len(alloc.Devices) > 0
 	}
-	if a.queue == nil || was.Decision.Hold != nil || a.tx.Live(a.key, a.ask.Group) == 0 || !slices.ContainsFunc(a.tx.AllocsOf(a.key), ends) {
+	if a.queue == nil || was.Decision.Hold != nil || a.tx.Cluster.Live(a.key, a.ask.Group) == 0 || !slices.ContainsFunc(a.tx.Cluster.AllocsOf(a.key), ends) {
 		return nil
 	}
 	defer setAside(a.tx, a.key, a.ask.Group)()
-	why := a.tx.OverQuota(a.queue.Name, leastCost(a.tx, a.parts).Times(int64(a.ask.Count)))
+	why := a.tx.Queue.OverQuota(a.queue.Name, leastCost(a.tx, a.parts).Times(int64(a.ask.Count)))
 	if why == "" {
 		return nil
 	}

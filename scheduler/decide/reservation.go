@@ -26,16 +26,16 @@ func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
 	var hold *admit.Hold
 	var soonest time.Time
 	need := blocks.NeedOf(tx, g)
-	if !tx.AnyReserved() || tx.RoomFor(need).AnyNow(nil) {
+	if !tx.Capacity.AnyReserved() || tx.Capacity.RoomFor(need).AnyNow(nil) {
 		return nil
 	}
-	for _, id := range tx.ReservedNodes() {
-		until := tx.ReservedUntil(id)
-		if hold != nil && !until.Before(soonest) || !tx.ServesNow(id, need, tx.IsReserved) {
+	for _, id := range tx.Capacity.ReservedNodes() {
+		until := tx.Capacity.ReservedUntil(id)
+		if hold != nil && !until.Before(soonest) || !tx.Capacity.ServesNow(id, need, tx.Capacity.IsReserved) {
 			continue
 		}
 		soonest = until
-		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", tx.Node(id).Plan.Name, until.UTC().Format(time.RFC3339))}
+		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", tx.Cluster.Node(id).Plan.Name, until.UTC().Format(time.RFC3339))}
 	}
 	return hold
 }
@@ -62,7 +62,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	r := &place.Request{ID: id, Namespace: w.Namespace, Priority: state.DefaultPriority, Close: w.Close}
 	r.Ask(w.Request)
 	r.MinMemoryMiB = w.MinMemoryMiB
-	if err := tx.Ready(); err != nil {
+	if err := tx.Cluster.Ready(); err != nil {
 		return nil, nil, err
 	}
 	q, err := tx.Config().QueueFor(w.Namespace, w.Queue)
@@ -86,7 +86,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	if err != nil {
 		return nil, r, err
 	}
-	if owed, why := tx.OverWithOwed(r.Queue, tx.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
+	if owed, why := tx.OverWithOwed(r.Queue, tx.Capacity.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
 		return nil, r, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for %s", owed, r.Queue, owedWork)}
 	}
 	p.Usage.Pinned = true
@@ -137,7 +137,7 @@ func noRoom(tx *state.Tx, r *place.Request, w reserve.Want) error {
 // its room and its charge count for the claim alone. The result puts it back,
 // unless it was claimed meanwhile.
 func openReservation(tx *state.Tx, key nomad.JobKey, id string) func() {
-	r := tx.Reservation(id)
+	r := tx.Capacity.Reservation(id)
 	if r == nil || r.Namespace != key.Namespace || r.ClaimedBy != "" {
 		return func() {}
 	}
@@ -146,7 +146,7 @@ func openReservation(tx *state.Tx, key nomad.JobKey, id string) func() {
 
 // claimable refuses a claim of a reservation that is not the job's.
 func claimable(tx *state.Tx, key nomad.JobKey, id string) error {
-	r := tx.Reservation(id)
+	r := tx.Capacity.Reservation(id)
 	switch {
 	case r == nil:
 		return refuseClaim(id, "it does not exist or has expired")
@@ -168,7 +168,7 @@ func claim(a groupAsk) (blocks.Placed, error) {
 	if err := claimable(a.tx, a.key, id); err != nil {
 		return blocks.Placed{}, err
 	}
-	node := []string{a.tx.Reservation(id).Usage.NodeID}
+	node := []string{a.tx.Capacity.Reservation(id).Usage.NodeID}
 	u, err := blocks.Cluster(a.tx).Place(a.on(func([]string) []string { return node }).parts)
 	if err != nil {
 		return blocks.Placed{}, refuseClaim(id, "it does not hold what group %q asks for", a.ask.Group)

@@ -60,7 +60,7 @@ func restHold(a *record.Attempts) *admit.Hold {
 // It is one more attempt if the last one started nothing of what waited then; otherwise it is the first.
 func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) record.Attempts {
 	now, missing, why := tx.Now(), 0, ""
-	if b := tx.Blocked(key); b != nil {
+	if b := tx.Cluster.Blocked(key); b != nil {
 		missing, why = b.Missing[g.Ask.Group], b.Why[g.Ask.Group]
 	}
 	if g.Decision.Hold != nil {
@@ -72,7 +72,7 @@ func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) reco
 		next = g.Attempts.Again(now, missing, why)
 	}
 	next.Nodes = triedInVain(tx, key, g)
-	if n := tx.Node(node); n != nil && g.Decision.Hold == nil {
+	if n := tx.Cluster.Node(node); n != nil && g.Decision.Hold == nil {
 		if next.Nodes == nil {
 			next.Nodes = map[string]record.Tried{}
 		}
@@ -84,7 +84,7 @@ func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) reco
 // inVain reports whether the last attempt started none of the allocs that have waited
 // ever since.
 func inVain(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
-	b := tx.Blocked(key)
+	b := tx.Cluster.Blocked(key)
 	return b != nil && b.Missing[g.Ask.Group] >= g.Attempts.Missing && b.Since.Before(g.Attempts.At)
 }
 
@@ -93,7 +93,7 @@ func inVain(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]record.Tried {
 	var nodes map[string]record.Tried
 	for id, t := range g.Attempts.Nodes {
-		n, last := tx.Node(id), t.At.Equal(g.Attempts.At)
+		n, last := tx.Cluster.Node(id), t.At.Equal(g.Attempts.At)
 		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, g, id, t.At)) {
 			continue
 		}
@@ -110,14 +110,14 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 // priority explains it only where Nomad says that this one waits for devices alone. What Nomad placed
 // later explains nothing.
 func taken(tx *state.Tx, key nomad.JobKey, g *record.Group, node string, since time.Time) bool {
-	b := tx.Blocked(key)
+	b := tx.Cluster.Blocked(key)
 	forDevices := b != nil && b.ForDevices[g.Ask.Group]
-	for a := range tx.AllocsOn(node) {
-		u, booked := tx.Usage(a.ID)
+	for a := range tx.Cluster.AllocsOn(node) {
+		u, booked := tx.Capacity.Usage(a.ID)
 		if !booked || len(u.Takes) == 0 || a.Key() == key || !a.Created.After(since) || !a.Created.Before(since.Add(state.Unplaced)) {
 			continue
 		}
-		if forDevices || tx.PriorityOf(a.Key()) >= tx.PriorityOf(key) {
+		if forDevices || tx.Cluster.PriorityOf(a.Key()) >= tx.Cluster.PriorityOf(key) {
 			return true
 		}
 	}

@@ -74,8 +74,8 @@ func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 
 func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
-	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
-	before, fixed := map[string]record.Group{}, tx.Unchangeable(key)
+	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Cluster.Index(), time.Time{}
+	before, fixed := map[string]record.Group{}, tx.Cluster.Unchangeable(key)
 	stays := fixed || !tx.MayRepeat(key)
 	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || len(r.RoomMade) > 0 || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
@@ -116,7 +116,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 
 // gangRuns reports whether something of a job's gang runs.
 func gangRuns(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) bool {
-	return slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Gang && tx.Live(key, a.Group) > 0 })
+	return slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Gang && tx.Cluster.Live(key, a.Group) > 0 })
 }
 
 func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, r Revision) (record.Group, error) {
@@ -163,7 +163,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		g.Attempts = g.Attempts.Again(tx.Now(), 0, r.SentBack)
 		tx.ForgetGroup(key, a.Group)
 		g.Assumed = nil
-		if tx.Live(key, a.Group) == 0 || a.Gang {
+		if tx.Cluster.Live(key, a.Group) == 0 || a.Gang {
 			r.Hold = restHold(&g.Attempts)
 		}
 	}
@@ -190,7 +190,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 // waitsOn reports whether a child goes on with the wait that it was born with. Then it stays as it
 // is registered: Nomad forgets whose child it is when it is registered again.
 func waitsOn(tx *state.Tx, key nomad.JobKey, a *admit.Ask, g *record.Group) bool {
-	if j := tx.Job(key); j == nil || j.Parent == "" || a.Was == nil || g.Decision.Hold == nil {
+	if j := tx.Cluster.Job(key); j == nil || j.Parent == "" || a.Was == nil || g.Decision.Hold == nil {
 		return false
 	}
 	was := a.Was.Decision(a.Group).Hold
@@ -233,7 +233,7 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 		return was, err
 	}
 	was.Cost, was.Direct = leastCost(tx, group.parts), false
-	made := tx.Assumed(key, a.Group) > 0 && was.Decision.Hold != nil
+	made := tx.Capacity.Assumed(key, a.Group) > 0 && was.Decision.Hold != nil
 	tx.ForgetGroup(key, a.Group)
 	group, given := group.keeping(&was)
 	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}

@@ -53,11 +53,11 @@ func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
 // describe says which allocs step aside, for which job and why.
 func (s *Seat) describe(waiting groupAsk) {
 	tx, at := waiting.tx, s.Room.at.Usage.Takes[0].GPU
-	n := tx.Node(s.Room.at.Node)
+	n := tx.Cluster.Node(s.Room.at.Node)
 	g, group := &n.Plan.GPUs[at], n.View.GPUs[at].Group
 	s.Room.why = fmt.Sprintf("takes a free seat on %s (%s), where no task sits", n.Plan.Name, group)
 	for _, u := range tx.Snapshot().SitsOn(s.Room.at.Node, at) {
-		if a := tx.Alloc(u.ID); a != nil {
+		if a := tx.Cluster.Alloc(u.ID); a != nil {
 			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", waiting.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), waiting.ask)
 			if u.Idle {
 				why = idleText(tx, a.ID) + ", and " + why
@@ -112,7 +112,7 @@ func seatTexts(tx *state.Tx, units []blocks.Placed) []string {
 	var list []string
 	for _, u := range units {
 		for _, t := range u.Usage.Takes {
-			n := tx.Node(u.Node)
+			n := tx.Cluster.Node(u.Node)
 			g := &n.Plan.GPUs[t.GPU]
 			if !blocks.IsSeat(g) {
 				continue

@@ -254,7 +254,7 @@ func TestSeatsAreNotMoved(t *testing.T) {
 	s := servicetest.New(t, servicetest.Quick, servicetest.SeatMachine("a", 0, 1, 90))
 	sitter(t, s, "notebook", 20, 0, 0)
 	s.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-notebook")
+		u, _ := tx.Capacity.Usage("alloc-notebook")
 		if _, may := decide.AskedBy(tx, &u); may || u.SeatPriority != 20 || u.Takes[0] != (place.Take{GPU: 0, Replicas: 1}) {
 			t.Errorf("%+v may be moved", u)
 		}

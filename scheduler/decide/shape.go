@@ -60,7 +60,7 @@ func idle(a groupAsk) (blocks.Placed, error) {
 			return blocks.Placed{}, impossible(a.ask, q, e)
 		}
 	}
-	return blocks.Placed{}, impossible(a.ask, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
+	return blocks.Placed{}, impossible(a.ask, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.Cluster.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
 }
 
 // sized is the shape of a group that takes whatever MIG instance is large enough: of those
@@ -94,8 +94,8 @@ type profile struct {
 // profiles lists the MIG profiles of instances that are there, smallest first.
 func profiles(tx *state.Tx) []profile {
 	var list []profile
-	for _, id := range tx.NodeIDs() {
-		for _, g := range tx.Node(id).Plan.GPUs {
+	for _, id := range tx.Cluster.NodeIDs() {
+		for _, g := range tx.Cluster.Node(id).Plan.GPUs {
 			p := profile{name: g.Profile, memoryMiB: g.MemoryMiB, milli: gpu.MIGMilli(g.Profile, g.Type)}
 			if g.Profile != "" && g.Mode == gpu.ModeWhole && !slices.Contains(list, p) {
 				list = append(list, p)
@@ -120,8 +120,8 @@ const mostLarger = 2
 // instances that are there, and those that GPUs may be cut into.
 func suitable(a groupAsk) []profile {
 	all := profiles(a.tx)
-	for _, id := range a.tx.MIGNodeIDs() {
-		for _, d := range a.tx.Node(id).MIG {
+	for _, id := range a.tx.Cluster.MIGNodeIDs() {
+		for _, d := range a.tx.Cluster.Node(id).MIG {
 			for _, p := range d.Profiles {
 				if at := slices.IndexFunc(all, func(q profile) bool { return q.name == p.Name }); at >= 0 {
 					all[at].makeable = all[at].makeable || p.Allowed

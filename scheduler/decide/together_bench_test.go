@@ -39,7 +39,7 @@ func BenchmarkEvictForAll(b *testing.B) {
 				key := servicetest.KeyOf(all)
 				for b.Loop() {
 					w.State.Do(func(tx *state.Tx) {
-						g := tx.Record(key).Groups["g"]
+						g := tx.Queue.Record(key).Groups["g"]
 						if e := decide.EvictForAll(tx, key, &g, decide.NewWindow(tx)); e != nil {
 							b.Fatalf("%d go", len(e.Victims))
 						}

@@ -46,7 +46,7 @@ func payable(a groupAsk, form blocks.Placed, before atOnce) (hold *admit.Hold, e
 	u := unattended{groupAsk: a, allocs: max(1, a.ask.Count), before: before}
 	if everywhere(a.ask) {
 		nodes := nodesFor(a.tx, blocks.Need(a.tx, a.ask, blocks.Tasks(a.tx, a.ask, a.parts, form)))
-		u.allocs = max(0, nodes*u.allocs-a.tx.Live(a.key, a.ask.Group))
+		u.allocs = max(0, nodes*u.allocs-a.tx.Cluster.Live(a.key, a.ask.Group))
 	}
 	u.all = leastCost(a.tx, a.parts).Times(int64(u.allocs))
 	switch {
@@ -55,7 +55,7 @@ func payable(a groupAsk, form blocks.Placed, before atOnce) (hold *admit.Hold, e
 	case a.ask.ByClock:
 		hold, err = u.payableByClock()
 	case a.ask.Later:
-		if why := a.tx.NeverInQuota(a.queue.Name, u.together(a.queue.Name)); why != "" {
+		if why := a.tx.Queue.NeverInQuota(a.queue.Name, u.together(a.queue.Name)); why != "" {
 			err = admit.Forbidden("group %q: %s", a.ask.Group, why)
 		}
 	}
@@ -72,7 +72,7 @@ func (u *unattended) together(queue string) place.Charge {
 
 // nodesFor counts the nodes on which Nomad starts a system group, now or when others end.
 func nodesFor(tx *state.Tx, need *state.Need) int {
-	room := tx.RoomFor(need)
+	room := tx.Capacity.RoomFor(need)
 	return room.Count(state.FitsNow) + room.Count(state.FitsLater)
 }
 
@@ -113,12 +113,12 @@ func (u *unattended) overTogether() string {
 // one now; empty where they are not. Nomad starts one of each such job whatever the queue holds, and
 // all of them at once. Whoever took the queue above its limit a moment ago could do so again.
 func (u *unattended) overByClock() string {
-	if u.tx.Overran(u.queue.Name) {
+	if u.tx.Capacity.Overran(u.queue.Name) {
 		return fmt.Sprintf("a child of a periodic job took queue %s above its limit within the last hour", u.queue.Name)
 	}
 	for q := u.queue; q != nil; q = u.tx.Config().Queue(q.Parent) {
 		sum := u.together(q.Name).Plus(byClock(u.tx, u.key, q.Name))
-		if why := u.tx.NeverInQuota(q.Name, sum); why != "" {
+		if why := u.tx.Queue.NeverInQuota(q.Name, sum); why != "" {
 			return why + " with a child of each other periodic job that does not wait"
 		}
 	}
@@ -127,7 +127,7 @@ func (u *unattended) overByClock() string {
 
 // byClock is what a child of each periodic job costs a queue that does not wait, but for one job.
 func byClock(tx *state.Tx, but nomad.JobKey, queue string) (sum place.Charge) {
-	for key, g := range tx.Clocked() {
+	for key, g := range tx.Queue.Clocked() {
 		if q, err := tx.Config().QueueFor(key.Namespace, g.Ask.Queue); key == but || err != nil || q == nil || !tx.IsWithin(q.Name, queue) {
 			continue
 		}
@@ -154,7 +154,7 @@ func ChildrenWait(why string) *admit.Hold {
 // decided, for no less than it asks for now: like a job that runs, it is not held where it is
 // submitted again.
 func staysFree(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
-	j, r := tx.Job(key), tx.Record(key)
+	j, r := tx.Cluster.Job(key), tx.Queue.Record(key)
 	if j == nil || r == nil || !j.Periodic || j.Group(a.Group) == nil || !state.AsRecorded(r, j.Group(a.Group)) {
 		return false
 	}

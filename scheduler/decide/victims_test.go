@@ -17,7 +17,7 @@ import (
 // evict plans the evictions for one alloc of a group, or for all of a gang.
 func evict(s *servicetest.Service, a admit.Ask) (e *decide.Eviction) {
 	s.State.Do(func(tx *state.Tx) {
-		g := tx.Record(servicetest.KeyOf(a)).Groups[a.Group]
+		g := tx.Queue.Record(servicetest.KeyOf(a)).Groups[a.Group]
 		if h := g.Decision.Hold; h != nil && (g.Ask.Gang || h.Kind != view.WaitsForRoom) {
 			e = decide.EvictForAll(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx))
 			return

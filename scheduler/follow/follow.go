@@ -66,8 +66,8 @@ func (f *Follower) Lead() {
 	f.mu.Unlock()
 	var known []*nomad.Alloc
 	f.State.View(func(r *state.Reader) {
-		for a := range r.Allocs() {
-			if rec := r.Record(a.Key()); rec != nil && rec.Trace.Parent != "" {
+		for a := range r.Cluster.Allocs() {
+			if rec := r.Queue.Record(a.Key()); rec != nil && rec.Trace.Parent != "" {
 				known = append(known, a)
 			}
 		}
@@ -143,7 +143,7 @@ func (f *Follower) Event(e view.Event) {
 // recorded is a job's record, nil unless it is traced.
 func (f *Follower) recorded(key nomad.JobKey) (traced *record.Record) {
 	f.State.View(func(r *state.Reader) {
-		if known := r.Record(key); known != nil && known.Trace.Parent != "" {
+		if known := r.Queue.Record(key); known != nil && known.Trace.Parent != "" {
 			traced = known
 		}
 	})

@@ -22,7 +22,7 @@ type holding struct {
 func holdings(r *state.Reader, a *nomad.Alloc) iter.Seq2[ledger.Key, *holding] {
 	return func(yield func(ledger.Key, *holding) bool) {
 		all, order := map[ledger.Key]*holding{}, []ledger.Key{}
-		for _, h := range r.Holdings(a) {
+		for _, h := range r.Capacity.Holdings(a) {
 			key := ledger.Key{Alloc: a.ID, Task: ledger.Name(h.Task), GPU: h.GPU.ID}
 			one := all[key]
 			if one == nil {
@@ -48,15 +48,15 @@ func holdings(r *state.Reader, a *nomad.Alloc) iter.Seq2[ledger.Key, *holding] {
 func who(r *state.Reader, a *nomad.Alloc) ledger.Hold {
 	h := ledger.Hold{
 		Namespace: a.Namespace, Job: ledger.Name(a.Job), Group: ledger.Name(a.Group), Node: a.NodeName,
-		HostMHz: a.CPUMHz, HostMiB: a.MemoryMiB, Priority: r.PriorityOf(a.Key()),
+		HostMHz: a.CPUMHz, HostMiB: a.MemoryMiB, Priority: r.Cluster.PriorityOf(a.Key()),
 	}
-	if since := r.WantedSince(a); since.Before(a.Created) {
+	if since := r.Cluster.WantedSince(a); since.Before(a.Created) {
 		h.Wanted = since.UTC()
 	}
-	if j := r.Job(a.Key()); j != nil {
+	if j := r.Cluster.Job(a.Key()); j != nil {
 		h.Parent = ledger.Name(j.Parent)
 	}
-	if q := r.QueueOf(a.Key(), a.Group); q != nil {
+	if q := r.Cluster.QueueOf(a.Key(), a.Group); q != nil {
 		h.Queue, h.Priority = q.Name, min(h.Priority, q.MaxPriority)
 	}
 	return h

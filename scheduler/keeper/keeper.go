@@ -205,7 +205,7 @@ func (k *Keeper) Round(ctx context.Context) {
 // follow takes the allocs that came and went. It reports whether Nomad is heard.
 func (k *Keeper) follow() (ready bool) {
 	k.State.Do(func(tx *state.Tx) {
-		ready = tx.Ready() == nil
+		ready = tx.Cluster.Ready() == nil
 		came, went := tx.TakeTurnover()
 		for _, a := range came {
 			k.came(&tx.Reader, a)
@@ -316,7 +316,7 @@ func (k *Keeper) catchUp(ctx context.Context, now time.Time) {
 func (k *Keeper) closeUnseen(r *state.Reader) {
 	for key, a := range k.open {
 		switch {
-		case r.Alloc(key.Alloc) != nil:
+		case r.Cluster.Alloc(key.Alloc) != nil:
 		case !a.left.IsZero():
 			k.end(key, a.left, ledger.EndPurged)
 		case a.recalled.IsZero(): // its end is the next word of Nomad
@@ -360,7 +360,7 @@ const clockSkew = time.Hour
 func (k *Keeper) sample() {
 	k.State.View(func(r *state.Reader) {
 		for key, a := range k.open {
-			use, known := r.UseOf(a.node, key.GPU, a.instance, a.alone)
+			use, known := r.Cluster.UseOf(a.node, key.GPU, a.instance, a.alone)
 			if !known || !use.At.After(a.at) {
 				continue
 			}

@@ -68,7 +68,7 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 		return nil, fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
 	}
 	var err error
-	if d.state.View(func(r *state.Reader) { err = r.Ready() }); err != nil {
+	if d.state.View(func(r *state.Reader) { err = r.Cluster.Ready() }); err != nil {
 		return nil, err
 	}
 	if err := d.late.await(ctx, key); err != nil {
@@ -176,7 +176,7 @@ func (d *Decider) known(ctx context.Context, key nomad.JobKey) (*record.Record, 
 	}
 	have := record.New(key)
 	d.state.View(func(r *state.Reader) {
-		if known := r.Record(key); known != nil {
+		if known := r.Queue.Record(key); known != nil {
 			have = known.Clone()
 		}
 	})
@@ -191,7 +191,7 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 		return stored, err
 	}
 	d.state.View(func(r *state.Reader) {
-		if known := r.Record(key); known != nil && r.Job(key) != nil {
+		if known := r.Queue.Record(key); known != nil && r.Cluster.Job(key) != nil {
 			stored = known.Lost()
 		}
 	})
@@ -272,7 +272,7 @@ func (d *Decider) consume(ctx context.Context, asks []admit.Ask) {
 	for i := range asks {
 		id, claimed := asks[i].Reservation, false
 		d.state.View(func(r *state.Reader) {
-			one := r.Reservation(id)
+			one := r.Capacity.Reservation(id)
 			claimed = one != nil && one.ClaimedBy == keyOf(asks).String()
 		})
 		if !claimed {
@@ -292,7 +292,7 @@ func (d *Decider) takeBack(ctx context.Context, key nomad.JobKey, before *record
 		tx.Forget(key)
 		tx.Unclaim(key)
 		tx.Changed()
-		if now = tx.Record(key); now != nil && empty {
+		if now = tx.Queue.Record(key); now != nil && empty {
 			tx.ForgetRecord(key)
 		}
 	})

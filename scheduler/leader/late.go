@@ -54,7 +54,7 @@ func (d *Decider) simple(key nomad.JobKey, asks []admit.Ask, answers []admit.Dec
 		return false
 	}
 	known := false
-	d.state.View(func(r *state.Reader) { known = r.Job(key) != nil })
+	d.state.View(func(r *state.Reader) { known = r.Cluster.Job(key) != nil })
 	return !known && !slices.ContainsFunc(asks, func(a admit.Ask) bool {
 		return a.Gang || a.Later || a.Reservation != "" || a.FallbackAfter != 0 || a.JobType != "service" && a.JobType != "batch"
 	}) && !slices.ContainsFunc(answers, func(a admit.Decision) bool { return a.Hold != nil })
@@ -176,7 +176,7 @@ func (d *Decider) writeNew(ctx context.Context, p *pending) error {
 		d.late.tried(ctx, err)
 		if err == nil {
 			d.state.Do(func(tx *state.Tx) {
-				if tx.Record(p.next.Key()) == p.remembered {
+				if tx.Queue.Record(p.next.Key()) == p.remembered {
 					tx.Stored(p.remembered.Clone().Replacing(p.next))
 				}
 			})
@@ -201,7 +201,7 @@ func (d *Decider) writeNew(ctx context.Context, p *pending) error {
 
 // isNewest reports whether nothing was decided about the job since, and it is not gone.
 func (d *Decider) isNewest(p *pending) (newest bool) {
-	d.state.View(func(r *state.Reader) { newest = r.Record(p.next.Key()) == p.remembered })
+	d.state.View(func(r *state.Reader) { newest = r.Queue.Record(p.next.Key()) == p.remembered })
 	return newest
 }
 
@@ -209,7 +209,7 @@ func (d *Decider) isNewest(p *pending) (newest bool) {
 func (d *Decider) drop(p *pending) {
 	key := p.next.Key()
 	d.state.Do(func(tx *state.Tx) {
-		if tx.Record(key) != p.remembered {
+		if tx.Queue.Record(key) != p.remembered {
 			return
 		}
 		tx.Forget(key)

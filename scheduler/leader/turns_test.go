@@ -206,7 +206,7 @@ func (w watched) Put(context.Context, nomad.Item) (uint64, error) {
 func TestAPromiseThatEndsIsNews(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
 	look := func() (version uint64, promised int) {
-		s.State.View(func(r *state.Reader) { version, promised = r.Version(), len(r.AllAssumed()) })
+		s.State.View(func(r *state.Reader) { version, promised = r.Version(), len(r.Capacity.AllAssumed()) })
 		return version, promised
 	}
 	before, _ := look()

@@ -119,7 +119,7 @@ func (l *Loop) stop(ctx context.Context, item *Item) error {
 // stopAlloc stops an alloc, without its shutdown_delay where that is longer than any is waited for.
 func (l *Loop) stopAlloc(ctx context.Context, id string) error {
 	atOnce := false
-	l.State.Do(func(tx *state.Tx) { atOnce = tx.StopsLate(id) })
+	l.State.Do(func(tx *state.Tx) { atOnce = tx.Cluster.StopsLate(id) })
 	return l.Actor.Stop(ctx, id, atOnce)
 }
 
@@ -234,7 +234,7 @@ func (l *Loop) note(item *Item, dryRun bool) {
 	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
 	l.State.Do(func(tx *state.Tx) {
 		if kind == "hold" && len(e.Victims) == 0 { // its children wait
-			if q := tx.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun && !item.NoOverlap {
+			if q := tx.Cluster.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun && !item.NoOverlap {
 				tx.NoteOverrun(q.Name)
 			}
 			tx.Note(view.Event{Kind: kind, Namespace: item.Job.Namespace, JobID: item.Job.ID, Text: e.Text, DryRun: dryRun})

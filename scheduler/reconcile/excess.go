@@ -27,13 +27,13 @@ import (
 // around the service. Work that is about to end counts as gone.
 func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 	queues := tx.Config().Queues
-	if !slices.ContainsFunc(queues, func(q config.Queue) bool { return tx.Exceeds(q.Name) }) {
+	if !slices.ContainsFunc(queues, func(q config.Queue) bool { return tx.Queue.Exceeds(q.Name) }) {
 		return nil
 	}
 	tx.Try(func() {
 		defer tx.Without(leaving(tx))()
 		for i := range queues {
-			if queue := queues[i].Name; item == nil && tx.Exceeds(queue) {
+			if queue := queues[i].Name; item == nil && tx.Queue.Exceeds(queue) {
 				item = tooMuch(tx, skip, queue)
 			}
 		}
@@ -49,7 +49,7 @@ func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 // place. As many of the youngest allocs go, and come back when the others have ended.
 func beforeItsTime(tx *state.Tx, skip map[string]bool) *Item {
 	for key, groups := range lingering(tx) {
-		if skip[key.String()] || tx.Record(key) == nil || tx.Unchangeable(key) || isSystem(tx, key) || tx.UnderWay(tx.Record(key)) {
+		if skip[key.String()] || tx.Queue.Record(key) == nil || tx.Cluster.Unchangeable(key) || isSystem(tx, key) || tx.Queue.UnderWay(tx.Queue.Record(key)) {
 			continue
 		}
 		for _, group := range slices.Sorted(maps.Keys(groups)) {
@@ -64,7 +64,7 @@ func beforeItsTime(tx *state.Tx, skip map[string]bool) *Item {
 // lingering counts what lingers of each group, in the order of their jobs.
 func lingering(tx *state.Tx) iter.Seq2[nomad.JobKey, map[string]int] {
 	count := map[nomad.JobKey]map[string]int{}
-	for a := range tx.Lingering() {
+	for a := range tx.Cluster.Lingering() {
 		if count[a.Key()] == nil {
 			count[a.Key()] = map[string]int{}
 		}
@@ -83,34 +83,34 @@ func lingering(tx *state.Tx) iter.Seq2[nomad.JobKey, map[string]int] {
 // besideLingering has a group wait if its queue is above its limit by the allocs started in
 // place of lingering ones.
 func besideLingering(tx *state.Tx, key nomad.JobKey, group string, n int) (item *Item) {
-	gang := tx.IsGang(key, group)
-	victims := stoppable(tx, key, func(g string) bool { return g == group || gang && tx.IsGang(key, g) })
-	queue := tx.QueueOf(key, group)
+	gang := tx.Cluster.IsGang(key, group)
+	victims := stoppable(tx, key, func(g string) bool { return g == group || gang && tx.Cluster.IsGang(key, g) })
+	queue := tx.Cluster.QueueOf(key, group)
 	if len(victims) == 0 || queue == nil {
 		return nil
 	}
 	tx.Try(func() {
 		defer tx.Without(func(yield func(*nomad.Alloc) bool) {
 			for a := range leaving(tx) {
-				if !(a.Key() == key && a.Group == group && tx.Lingers(a)) && !yield(a) {
+				if !(a.Key() == key && a.Group == group && tx.Cluster.Lingers(a)) && !yield(a) {
 					return
 				}
 			}
 		})()
 		for q := queue; q != nil; q = tx.Config().Queue(q.Parent) {
-			if !tx.Exceeds(q.Name) {
+			if !tx.Queue.Exceeds(q.Name) {
 				continue
 			}
 			if !gang && len(victims) > n {
 				slices.SortFunc(victims, func(x, y decide.Victim) int {
-					return cmp.Or(tx.Alloc(y.AllocID).Created.Compare(tx.Alloc(x.AllocID).Created), strings.Compare(y.AllocID, x.AllocID))
+					return cmp.Or(tx.Cluster.Alloc(y.AllocID).Created.Compare(tx.Cluster.Alloc(x.AllocID).Created), strings.Compare(y.AllocID, x.AllocID))
 				})
 				victims = victims[:n]
 			}
 			for i := range victims {
 				victims[i].Queue = q.Name
 			}
-			why := tx.OverQuota(q.Name, place.Charge{})
+			why := tx.Queue.OverQuota(q.Name, place.Charge{})
 			text := fmt.Sprintf("group %s of job %s must wait until what it replaces has ended: %s", group, key, why)
 			item = hold(key, group, victims, text, &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what this replaces and what has not ended"})
 			return
@@ -124,10 +124,10 @@ func tooMuch(tx *state.Tx, skip map[string]bool, queue string) *Item {
 	if item := withoutCanaries(tx, skip, queue); item != nil {
 		return item
 	}
-	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
-		switch a := tx.Alloc(u.ID); {
+	for _, u := range tx.Queue.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
+		switch a := tx.Cluster.Alloc(u.ID); {
 		case a.Stopping || skip[a.Key().String()]:
-		case !isSystem(tx, a.Key()) && !tx.Stoppable(a):
+		case !isSystem(tx, a.Key()) && !tx.Cluster.Stoppable(a):
 		case isSystem(tx, a.Key()):
 			return shrink(tx, a, u.Priority, queue)
 		default:
@@ -141,13 +141,13 @@ func tooMuch(tx *state.Tx, skip map[string]bool, queue string) *Item {
 // they are to replace: whether an update replaces anything is seen only when it does. The
 // canaries go, and come back when the queue can pay for them; the version that runs goes on.
 func withoutCanaries(tx *state.Tx, skip map[string]bool, queue string) *Item {
-	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return tx.Record(key) != nil && !tx.Unchangeable(key) }) {
-		a := tx.Alloc(u.ID)
-		if !a.Canary || skip[a.Key().String()] || !tx.Stoppable(a) {
+	for _, u := range tx.Queue.HoldersIn(queue, func(key nomad.JobKey) bool { return tx.Queue.Record(key) != nil && !tx.Cluster.Unchangeable(key) }) {
+		a := tx.Cluster.Alloc(u.ID)
+		if !a.Canary || skip[a.Key().String()] || !tx.Cluster.Stoppable(a) {
 			continue
 		}
-		why := tx.OverQuota(queue, place.Charge{})
-		victims := slices.DeleteFunc(stoppable(tx, a.Key(), func(group string) bool { return group == a.Group }), func(v decide.Victim) bool { return !tx.Alloc(v.AllocID).Canary })
+		why := tx.Queue.OverQuota(queue, place.Charge{})
+		victims := slices.DeleteFunc(stoppable(tx, a.Key(), func(group string) bool { return group == a.Group }), func(v decide.Victim) bool { return !tx.Cluster.Alloc(v.AllocID).Canary })
 		for i := range victims {
 			victims[i].Priority, victims[i].Queue = u.Priority, queue
 		}
@@ -159,17 +159,17 @@ func withoutCanaries(tx *state.Tx, skip map[string]bool, queue string) *Item {
 
 // isSystem reports whether Nomad starts a job on every node, also on those that join.
 func isSystem(tx *state.Tx, key nomad.JobKey) bool {
-	j := tx.Job(key)
+	j := tx.Cluster.Job(key)
 	return j != nil && (j.Type == "system" || j.Type == "sysbatch")
 }
 
 // shrink takes a system group off the node of an alloc, and lets it start on no
 // other.
 func shrink(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
-	why := tx.OverQuota(queue, place.Charge{})
-	text := fmt.Sprintf("group %s of job %s, which starts on every node, must leave node %s: %s", of.Group, of.Key(), tx.Node(of.NodeID).Plan.Name, why)
+	why := tx.Queue.OverQuota(queue, place.Charge{})
+	text := fmt.Sprintf("group %s of job %s, which starts on every node, must leave node %s: %s", of.Group, of.Key(), tx.Cluster.Node(of.NodeID).Plan.Name, why)
 	e := &decide.Eviction{Text: text}
-	for _, a := range tx.AllocsOf(of.Key()) {
+	for _, a := range tx.Cluster.AllocsOf(of.Key()) {
 		if a.Group == of.Group && a.NodeID == of.NodeID && !a.Stopping {
 			e.Victims = append(e.Victims, decide.Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: priority, Queue: queue, Text: text})
 		}
@@ -179,9 +179,9 @@ func shrink(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
 
 // widen finds a system group that may start on more nodes than it is held to.
 func widen(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
-	for _, key := range tx.HeldTo() {
-		r := tx.Record(key)
-		if skip[key.String()] || tx.UnderWay(r) || !isSystem(tx, key) {
+	for _, key := range tx.Queue.HeldTo() {
+		r := tx.Queue.Record(key)
+		if skip[key.String()] || tx.Queue.UnderWay(r) || !isSystem(tx, key) {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
@@ -200,7 +200,7 @@ func widen(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 // sameQueue reports whether what waits is paid for by the queue of a group: it goes
 // first.
 func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) bool {
-	q := tx.QueueOf(key, group)
+	q := tx.Cluster.QueueOf(key, group)
 	return q != nil && w.Job != key && tx.ShareLimit(w.Turn.Queue, q.Name)
 }
 
@@ -210,22 +210,22 @@ func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) b
 // job whose completed allocs Nomad ran again. With hold_direct_jobs, it may be done to every job that
 // came around the service.
 func mayHold(tx *state.Tx, key nomad.JobKey) bool {
-	j := tx.Job(key)
-	if j == nil || tx.Unchangeable(key) {
+	j := tx.Cluster.Job(key)
+	if j == nil || tx.Cluster.Unchangeable(key) {
 		return false
 	}
-	if j.Parent != "" || tx.RunsAgain(key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
+	if j.Parent != "" || tx.Queue.RunsAgain(key) || j.Marked() && (tx.Queue.Direct(key) || isSystem(tx, key)) {
 		return true
 	}
-	return tx.Config().Preemption.HoldDirect && tx.Direct(key)
+	return tx.Config().Preemption.HoldDirect && tx.Queue.Direct(key)
 }
 
 // leaving are the allocs that are about to end: Nomad wants them to, or their group was
 // held a moment ago.
 func leaving(tx *state.Tx) iter.Seq[*nomad.Alloc] {
 	return func(yield func(*nomad.Alloc) bool) {
-		for a := range tx.Allocs() {
-			r := tx.Record(a.Key())
+		for a := range tx.Cluster.Allocs() {
+			r := tx.Queue.Record(a.Key())
 			if (a.Stopping || r != nil && tx.Within(r.At, mayLeave(r, a))) && !yield(a) {
 				return
 			}
@@ -248,16 +248,16 @@ func mayLeave(r *record.Record, a *nomad.Alloc) time.Duration {
 
 // restraint holds the whole group of an alloc: Nomad has no way to hold less.
 func restraint(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
-	why := tx.OverQuota(queue, place.Charge{})
+	why := tx.Queue.OverQuota(queue, place.Charge{})
 	origin := "which Nomad started"
 	switch {
-	case tx.Direct(of.Key()):
+	case tx.Queue.Direct(of.Key()):
 		origin = "which came around the service"
-	case tx.RunsAgain(of.Key()):
+	case tx.Queue.RunsAgain(of.Key()):
 		origin = "of which Nomad runs again what had completed"
 	}
 	victims := stoppable(tx, of.Key(), func(group string) bool {
-		together := tx.IsGang(of.Key(), of.Group) && tx.IsGang(of.Key(), group)
+		together := tx.Cluster.IsGang(of.Key(), of.Group) && tx.Cluster.IsGang(of.Key(), group)
 		return group == of.Group || together
 	})
 	for i := range victims {
@@ -281,10 +281,10 @@ func hold(key nomad.JobKey, group string, victims []decide.Victim, text string, 
 func stoppable(tx *state.Tx, key nomad.JobKey, picked func(group string) bool) []decide.Victim {
 	var list []decide.Victim
 	onGPUs := false
-	for _, a := range tx.AllocsOf(key) {
-		if picked(a.Group) && (tx.Stoppable(a) || tx.IsGang(key, a.Group) && !a.Stopping && !isSystem(tx, key)) {
-			onGPUs = onGPUs || tx.Stoppable(a)
-			list = append(list, decide.Victim{AllocID: a.ID, Job: key, Group: a.Group, Node: a.NodeID, Priority: tx.PriorityOf(key)})
+	for _, a := range tx.Cluster.AllocsOf(key) {
+		if picked(a.Group) && (tx.Cluster.Stoppable(a) || tx.Cluster.IsGang(key, a.Group) && !a.Stopping && !isSystem(tx, key)) {
+			onGPUs = onGPUs || tx.Cluster.Stoppable(a)
+			list = append(list, decide.Victim{AllocID: a.ID, Job: key, Group: a.Group, Node: a.NodeID, Priority: tx.Cluster.PriorityOf(key)})
 		}
 	}
 	if !onGPUs {
@@ -306,25 +306,25 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 		if w.Alike != "" {
 			continue // no gang is like another job
 		}
-		r := tx.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
+		r := tx.Queue.Record(w.Job)
+		if r == nil || skip[w.Job.String()] || tx.Queue.Drifted(w.Job) && !tx.Queue.Outgrown(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.Capacity.AnyAssumed(w.Job) {
 			continue
 		}
 		g, known := r.Groups[w.Group]
 		if !known || !g.Ask.Gang || g.Decision.Hold != nil {
 			continue
 		}
-		g.Ask.Count = max(g.Ask.Count, tx.Job(w.Job).Group(w.Group).Count) // it may be scaled around the service
-		started := tx.LiveAsAsked(w.Job, w.Group)
-		earlier := tx.Live(w.Job, w.Group) - started // one that runs as a whole goes on
+		g.Ask.Count = max(g.Ask.Count, tx.Cluster.Job(w.Job).Group(w.Group).Count) // it may be scaled around the service
+		started := tx.Cluster.LiveAsAsked(w.Job, w.Group)
+		earlier := tx.Cluster.Live(w.Job, w.Group) - started // one that runs as a whole goes on
 		if started >= g.Ask.Together() || earlier >= g.Ask.Together() {
 			continue
 		}
-		victims := stoppable(tx, w.Job, func(group string) bool { return tx.IsGang(w.Job, group) })
+		victims := stoppable(tx, w.Job, func(group string) bool { return tx.Cluster.IsGang(w.Job, group) })
 		if len(victims) == 0 {
 			continue
 		}
-		why := decide.SentBack(started, &g.Ask, tx.Blocked(w.Job).Why[w.Group])
+		why := decide.SentBack(started, &g.Ask, tx.Cluster.Blocked(w.Job).Why[w.Group])
 		item := hold(w.Job, w.Group, victims, fmt.Sprintf("job %s goes back as one: %s", w.Job, why), &admit.Hold{Kind: view.WaitsForRoom, Sentence: why})
 		item.Revision.SentBack = why
 		return item

@@ -116,7 +116,7 @@ func TestWhatATeamHeldCounts(t *testing.T) {
 		h.believed.View(func(r *state.Reader) {
 			first := quota.Turn{ID: "first", Queue: "greedy", Priority: 50, Since: time.Now()}
 			then := quota.Turn{ID: "then", Queue: "modest", Priority: 50, Since: time.Now().Add(time.Second)}
-			if r.Order().Compare(then, first) >= 0 {
+			if r.Capacity.Order().Compare(then, first) >= 0 {
 				t.Error("the team that held nothing does not go first")
 			}
 		})

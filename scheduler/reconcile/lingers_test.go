@@ -47,7 +47,7 @@ func TestWhatIsStartedBesideWhatLingersGoes(t *testing.T) {
 		"nothing is known of it":   {then: func(b *servicetest.Service) { b.State.Do(func(tx *state.Tx) { tx.ForgetRecord(of) }) }},
 		"its news may come": {then: func(b *servicetest.Service) {
 			b.State.Do(func(tx *state.Tx) {
-				r := tx.Record(of).Clone()
+				r := tx.Queue.Record(of).Clone()
 				r.Settled = tx.Now()
 				tx.Keep(r)
 			})

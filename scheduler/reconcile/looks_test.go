@@ -137,7 +137,7 @@ func TestWhenSomethingIsEvicted(t *testing.T) {
 
 func promisedTo(b *servicetest.Service, a admit.Ask) {
 	b.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-low")
+		u, _ := tx.Capacity.Usage("alloc-low")
 		tx.Assume(servicetest.KeyOf(a), "g", u, true)
 	})
 }
@@ -189,7 +189,7 @@ func TestNodesAreTakenBackInInOrder(t *testing.T) {
 	b := servicetest.New(t, "", servicetest.Machine("a", 1))
 	low := b.Tenant(t, "low", 20, "a", 0, 0, 16)
 	b.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(low)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(low)).Clone()
 		g := r.Groups["g"]
 		g.Excluded = map[string]string{}
 		for i := range 9 {

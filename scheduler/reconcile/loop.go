@@ -146,7 +146,7 @@ const foreseeEvery = 15 * time.Second
 func (l *Loop) foresee() {
 	var f *decide.Foreseen
 	l.State.Do(func(tx *state.Tx) {
-		if tx.Ready() == nil && tx.Now().Sub(tx.StartsNoted()) >= foreseeEvery && tx.AnyWaiting() {
+		if tx.Cluster.Ready() == nil && tx.Now().Sub(tx.Queue.StartsNoted()) >= foreseeEvery && tx.Queue.AnyWaiting() {
 			f = decide.Foresee(tx)
 		}
 	})

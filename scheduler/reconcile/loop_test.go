@@ -60,7 +60,7 @@ func (w *world) did(format string, args ...any) error {
 
 func (w *world) notePromises() {
 	was := w.assumed
-	w.View(func(r *state.Reader) { w.assumed = len(r.AllAssumed()) > 0 })
+	w.View(func(r *state.Reader) { w.assumed = len(r.Capacity.AllAssumed()) > 0 })
 	if was != w.assumed {
 		w.script = append(w.script, map[bool]string{true: "assume", false: "forget"}[w.assumed])
 	}

@@ -27,13 +27,13 @@ type Move struct {
 // Moves proposes moves of at most that many allocs, none while anything
 // waits for room: then room is better given to what waits.
 func (*Finder) Moves(tx *state.Tx, most int) []Move {
-	if tx.Ready() != nil || len(tx.AllAssumed()) > 0 || anyWaitsForRoom(tx) {
+	if tx.Cluster.Ready() != nil || len(tx.Capacity.AllAssumed()) > 0 || anyWaitsForRoom(tx) {
 		return nil
 	}
 	var moves []Move
 	moving := map[string]bool{} // groups: one alloc of each at a time
 	for _, m := range tx.Planner().Rebalance(rebalancing(tx, most), tx.Now()) {
-		a := tx.Alloc(m.From.ID)
+		a := tx.Cluster.Alloc(m.From.ID)
 		if moving[a.Key().String()+"/"+a.Group] || !decide.MayGo(tx, &m) {
 			continue
 		}
@@ -66,18 +66,18 @@ const mostRelieved = 8
 // wait for room, for which there are any that pay. Nil: there are none, or room is being
 // made already.
 func (*Finder) Relief(tx *state.Tx, most int) *Item {
-	if tx.Ready() != nil || len(tx.AllAssumed()) > 0 {
+	if tx.Cluster.Ready() != nil || len(tx.Capacity.AllAssumed()) > 0 {
 		return nil
 	}
 	var first []*state.Waiting
-	for w := range tx.WaitingFor("", view.WaitsForRoom) {
+	for w := range tx.Queue.WaitingFor("", view.WaitsForRoom) {
 		if first = append(first, w); len(first) == mostRelieved {
 			break
 		}
 	}
 	for _, w := range first {
-		r := tx.Record(w.Job)
-		if r == nil || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) || tx.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
+		r := tx.Queue.Record(w.Job)
+		if r == nil || tx.Queue.Drifted(w.Job) || tx.Queue.Unrecorded(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
 			continue
 		}
 		if g, known := r.Groups[w.Group]; known && decide.MayEvictFor(&g, tx.Now()) {
@@ -114,7 +114,7 @@ const horizon = time.Hour
 
 // anyWaitsForRoom reports whether something waits that more room would help.
 func anyWaitsForRoom(tx *state.Tx) bool {
-	for range tx.WaitingFor("", view.WaitsForRoom, view.WaitsForPriority) {
+	for range tx.Queue.WaitingFor("", view.WaitsForRoom, view.WaitsForPriority) {
 		return true
 	}
 	return false
@@ -127,13 +127,13 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 		CanMove: func(u *place.Usage) bool { return movable(tx, u) },
 		Request: func(u *place.Usage) (place.Request, bool) { return decide.AskedBy(tx, u) },
 	}
-	for _, id := range tx.NodeIDs() {
-		if tx.Node(id).View.Draining {
+	for _, id := range tx.Cluster.NodeIDs() {
+		if tx.Cluster.Node(id).View.Draining {
 			o.Emptying[id] = true
 		}
 	}
 	if tx.Config().Placement.Weights.HeatMilli > 0 {
-		o.Hot = tx.HotGPUs(tx.Config().Rebalance.Interval)
+		o.Hot = tx.Cluster.HotGPUs(tx.Config().Rebalance.Interval)
 	}
 	return o
 }
@@ -145,15 +145,15 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 // the group run and are healthy: none is away for another move, an update or a
 // drain. A batch job has no such block, and its health is not watched.
 func movable(tx *state.Tx, u *place.Usage) bool {
-	a := tx.Alloc(u.ID)
-	if a == nil || u.Gang != "" || tx.Completed(a.Key()) > 0 || tx.Moved(a.Key()) || !tx.Evictable(a) || !tx.BudgetLeft(a, true) {
+	a := tx.Cluster.Alloc(u.ID)
+	if a == nil || u.Gang != "" || tx.Queue.Completed(a.Key()) > 0 || tx.Capacity.Moved(a.Key()) || !tx.Capacity.Evictable(a) || !tx.Capacity.BudgetLeft(a, true) {
 		return false
 	}
-	if r := tx.Record(a.Key()); r == nil || len(r.Groups[a.Group].Excluded) > 0 {
+	if r := tx.Queue.Record(a.Key()); r == nil || len(r.Groups[a.Group].Excluded) > 0 {
 		return false
 	}
-	j, running := tx.Job(a.Key()), 0
-	for _, sibling := range tx.AllocsOf(a.Key()) {
+	j, running := tx.Cluster.Job(a.Key()), 0
+	for _, sibling := range tx.Cluster.AllocsOf(a.Key()) {
 		switch {
 		case sibling.Group != a.Group:
 			continue

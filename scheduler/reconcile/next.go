@@ -79,7 +79,7 @@ const retryAfter = 5 * time.Second
 // and nothing of its job runs. A search in vain for the first of them, in waiting order, is
 // in vain for the others too.
 func who(tx *state.Tx, w *state.Waiting) string {
-	if w.Alike == "" || len(tx.AllocsOf(w.Job)) > 0 {
+	if w.Alike == "" || len(tx.Cluster.AllocsOf(w.Job)) > 0 {
 		return w.Turn.ID
 	}
 	return w.Alike
@@ -87,10 +87,12 @@ func who(tx *state.Tx, w *state.Waiting) string {
 
 func (f *Finder) triedInVain(tx *state.Tx, q question) bool {
 	t, found := f.tried[q]
-	return found && t.epoch == tx.Epoch() && tx.Now().Sub(t.at) < retryAfter
+	return found && t.epoch == tx.Capacity.Epoch() && tx.Now().Sub(t.at) < retryAfter
 }
 
-func (f *Finder) noteVain(tx *state.Tx, q question) { f.tried[q] = trial{tx.Epoch(), tx.Now()} }
+func (f *Finder) noteVain(tx *state.Tx, q question) {
+	f.tried[q] = trial{tx.Capacity.Epoch(), tx.Now()}
+}
 
 // forgetTrials forgets what would be looked for again anyway.
 func (f *Finder) forgetTrials(tx *state.Tx) {
@@ -106,7 +108,7 @@ func (f *Finder) forgetTrials(tx *state.Tx) {
 // that everything that waits has to wait. Groups to let go come before groups that
 // need evictions, which need mayEvict; each in waiting order.
 func (f *Finder) Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
-	if tx.Ready() != nil {
+	if tx.Cluster.Ready() != nil {
 		return nil
 	}
 	if f.quiet(tx) && len(skip) == 0 {
@@ -117,7 +119,7 @@ func (f *Finder) Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	f.window = nil
 	item := f.next(tx, skip, mayEvict)
 	if item == nil && mayEvict && len(skip) == 0 {
-		f.still = trial{tx.Epoch(), tx.Now()}
+		f.still = trial{tx.Capacity.Epoch(), tx.Now()}
 	}
 	return item
 }
@@ -125,7 +127,7 @@ func (f *Finder) Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 // quiet reports whether nothing has changed for some time, and nothing was found a
 // moment ago.
 func (f *Finder) quiet(tx *state.Tx) bool {
-	now := trial{tx.Epoch(), tx.Now()}
+	now := trial{tx.Capacity.Epoch(), tx.Now()}
 	if f.moved.epoch != now.epoch {
 		f.moved = now
 	}
@@ -136,7 +138,7 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	if item := parentAbove(tx, skip); item != nil {
 		return item
 	}
-	waiting := tx.Waiting()
+	waiting := tx.Queue.Waiting()
 	if item := crowded(tx, waiting, skip); item != nil {
 		return item
 	}
@@ -185,15 +187,15 @@ func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]
 // decided are left to drifted.
 func (f *Finder) firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find func(*state.Tx, *record.Group, *state.Waiting) *Item) *Item {
 	for _, w := range waiting {
-		r := tx.Record(w.Job)
-		if r == nil || len(skip) > 0 && skip[w.Job.String()] || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
+		r := tx.Queue.Record(w.Job)
+		if r == nil || len(skip) > 0 && skip[w.Job.String()] || tx.Queue.Drifted(w.Job) || tx.Queue.Unrecorded(w.Job) {
 			continue
 		}
 		g, ok := r.Groups[w.Group]
 		if !g.FellBack.IsZero() {
 			continue // the news that it asks for no GPU is on its way
 		}
-		promised := tx.Assumed(w.Job, w.Group) > 0 // its room is on its way; what starts as one is held until it is there
+		promised := tx.Capacity.Assumed(w.Job, w.Group) > 0 // its room is on its way; what starts as one is held until it is there
 		if ok && (!promised || g.Decision.Hold != nil || f.refused(tx, &g, w)) {
 			if item := find(tx, &g, w); item != nil {
 				return item
@@ -206,20 +208,20 @@ func (f *Finder) firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string
 // letGo returns the item that lets a waiting group start: one that ends its hold, or that gives it
 // other nodes or other device blocks, or its place among what waits where it does not start.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
-	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.MayRepeat(w.Job) {
+	if tx.Cluster.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.MayRepeat(w.Job) {
 		return nil
 	}
 	if g.Decision.Hold != nil {
-		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
+		stops := tx.Cluster.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Queue.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
 		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
 	} else if f.refused(tx, g, w) {
-		return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, SentBack: decide.NotStarted(tx.Blocked(w.Job).Why[w.Group])}}
+		return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, SentBack: decide.NotStarted(tx.Cluster.Blocked(w.Job).Why[w.Group])}}
 	} else if !decide.GoesBack(tx, w.Job, g) && (g.Decision.Slots == 0 || decide.Rests(g, tx.Now()) || !f.wouldStart(tx, g, w)) {
 		return nil
 	}
-	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Include: over(tx, tx.Record(w.Job), g.Excluded)}}
+	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Include: over(tx, tx.Queue.Record(w.Job), g.Excluded)}}
 }
 
 // fallsBack finds a group that has waited for GPUs as long as it is to. One that was changed
@@ -227,11 +229,11 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 // does so where it cannot be recorded; without the service's marks, Nomad alone places it.
 func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 	for _, w := range waiting {
-		r, known := tx.Record(w.Job), false
+		r, known := tx.Queue.Record(w.Job), false
 		if r != nil {
 			_, known = r.Groups[w.Group]
 		}
-		if skip[w.Job.String()] || r != nil && tx.UnderWay(r) || !known && !tx.Drifted(w.Job) {
+		if skip[w.Job.String()] || r != nil && tx.Queue.UnderWay(r) || !known && !tx.Queue.Drifted(w.Job) {
 			continue
 		}
 		if decide.FallsBack(tx, w) {
@@ -279,7 +281,7 @@ func (f *Finder) wouldStart(tx *state.Tx, g *record.Group, w *state.Waiting) boo
 // queue go. A child is let be, since Nomad takes it for a job of its own once it is registered again.
 func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
 	q := question{lookForQuota, w.Turn.ID}
-	j := tx.Job(w.Job)
+	j := tx.Cluster.Job(w.Job)
 	if j == nil || j.Parent != "" || f.triedInVain(tx, q) {
 		return false
 	}
@@ -298,9 +300,9 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	switch {
 	case !tx.Config().Preemption.Enabled, tx.Now().Sub(w.Turn.Since) < settled:
 		return nil
-	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Overlaps(w.Job):
+	case tx.Capacity.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Overlaps(w.Job):
 		return nil
-	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
+	case hold != nil && tx.Cluster.Unchangeable(w.Job): // it could not be let go
 		return nil
 	case hold == nil && g.Decision.Slots > 0 && !tx.MayRepeat(w.Job): // it could not be given one alloc more
 		return nil
@@ -321,7 +323,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	if seat != nil {
 		return &Item{Job: w.Job, Seat: seat, Revision: decide.Revision{Group: w.Group, Prefer: seat.Room.Node(), Room: seat.Room}}
 	}
-	if tx.WasIdle(w.Job) { // else it would take the room back, and leave it unused again
+	if tx.Capacity.WasIdle(w.Job) { // else it would take the room back, and leave it unused again
 		return nil
 	}
 	var e *decide.Eviction
@@ -370,7 +372,7 @@ func madeFor(group string, e *decide.Eviction) decide.Revision {
 func takeQuota(tx *state.Tx, e *decide.Eviction) {
 	var queues []string
 	for _, p := range e.Promises {
-		if q := tx.QueueOf(p.Job, p.Group); q != nil && !slices.Contains(queues, q.Name) {
+		if q := tx.Cluster.QueueOf(p.Job, p.Group); q != nil && !slices.Contains(queues, q.Name) {
 			queues = append(queues, q.Name)
 		}
 	}

@@ -97,7 +97,7 @@ func (h *modelRun) couldStart(g *api.TaskGroup, missing int) bool {
 func (h *modelRun) oracle() (wrong []string) {
 	var list []state.Waiting
 	h.believed.Do(func(tx *state.Tx) {
-		for _, w := range tx.Waiting() {
+		for _, w := range tx.Queue.Waiting() {
 			list = append(list, *w)
 		}
 	})
@@ -154,7 +154,7 @@ const waitingInNomad = 15
 // it, and not more of them.
 func (h *modelRun) keepsToItsRoom(tx *state.Tx, j *modelJob, g *api.TaskGroup) bool {
 	booked := map[string]int{}
-	for _, p := range tx.AssumedOf(j.key) {
+	for _, p := range tx.Capacity.AssumedOf(j.key) {
 		if p.Group == *g.Name {
 			booked[p.Usage.NodeID]++
 		}
@@ -183,14 +183,14 @@ func (h *modelRun) noteWaiting() {
 	h.believed.Do(func(tx *state.Tx) {
 		for _, j := range h.jobs {
 			for group, missing := range j.blocked {
-				r := tx.Record(j.key)
-				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Unrecorded(j.key) || tx.Drifted(j.key) || !tx.MayRepeat(j.key) {
+				r := tx.Queue.Record(j.key)
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Queue.Unrecorded(j.key) || tx.Queue.Drifted(j.key) || !tx.MayRepeat(j.key) {
 					continue
 				}
 				g, known := r.Groups[group]
 				registered := j.job.LookupTaskGroup(group)
 				held := slices.ContainsFunc(constraintsOf(registered), func(c string) bool { return strings.Contains(c, ": waits for ") })
-				if !known || held || len(registered.Tasks[0].Resources.Devices) == 0 || tx.Assumed(j.key, group) >= missing || h.keepsToItsRoom(tx, j, registered) {
+				if !known || held || len(registered.Tasks[0].Resources.Devices) == 0 || tx.Capacity.Assumed(j.key, group) >= missing || h.keepsToItsRoom(tx, j, registered) {
 					continue
 				}
 				name := j.key.String() + "/" + g.Ask.Group

@@ -116,7 +116,7 @@ func TestAGangThatRunsInPartGoesBackAsOne(t *testing.T) {
 // plainly has a job recorded as no gang.
 func plainly(b *servicetest.Service, a admit.Ask) {
 	b.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := r.Groups["g"]
 		g.Ask.Gang = false
 		r.Groups["g"] = g
@@ -127,7 +127,7 @@ func plainly(b *servicetest.Service, a admit.Ask) {
 // promise books room for one alloc more.
 func promise(b *servicetest.Service, a admit.Ask) {
 	b.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-0")
+		u, _ := tx.Capacity.Usage("alloc-0")
 		tx.Assume(servicetest.KeyOf(a), "g", u, true)
 	})
 }
@@ -183,7 +183,7 @@ func unblock(b *servicetest.Service, a admit.Ask) {
 
 func promised(b *servicetest.Service, a admit.Ask) {
 	b.State.Do(func(tx *state.Tx) {
-		u, _ := tx.Usage("alloc-low")
+		u, _ := tx.Capacity.Usage("alloc-low")
 		tx.Assume(servicetest.KeyOf(a), "g", u, true)
 	})
 }
@@ -253,7 +253,7 @@ func TestWhatMayBeMoved(t *testing.T) {
 // left has a job leave a node out, as after it made room there.
 func left(b *servicetest.Service, a admit.Ask) {
 	b.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		r := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := r.Groups["g"]
 		g.Excluded = map[string]string{"id-c": "default/other"}
 		r.Groups["g"] = g

@@ -29,7 +29,7 @@ const recent = time.Minute
 func parentAbove(tx *state.Tx, skip map[string]bool) (item *Item) {
 	queues := tx.Config().Queues
 	for i := range queues {
-		if queue := queues[i].Name; item == nil && tx.Exceeds(queue) {
+		if queue := queues[i].Name; item == nil && tx.Queue.Exceeds(queue) {
 			tx.Try(func() {
 				if item = startedAbove(tx, skip, queue); item == nil {
 					item = parentOfExcess(tx, skip, queue)
@@ -44,14 +44,14 @@ func parentAbove(tx *state.Tx, skip map[string]bool) (item *Item) {
 // which is above its limit, also where that is so only until something has stopped.
 func startedAbove(tx *state.Tx, skip map[string]bool, queue string) *Item {
 	var started []*nomad.Alloc
-	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return periodicParent(tx, key) != nil }) {
-		if a := tx.Alloc(u.ID); !a.Stopping && tx.Within(a.Created, recent) && !inPlaceOfOne(tx, a) {
+	for _, u := range tx.Queue.HoldersIn(queue, func(key nomad.JobKey) bool { return periodicParent(tx, key) != nil }) {
+		if a := tx.Cluster.Alloc(u.ID); !a.Stopping && tx.Within(a.Created, recent) && !inPlaceOfOne(tx, a) {
 			started = append(started, a)
 		}
 	}
 	slices.SortStableFunc(started, func(x, y *nomad.Alloc) int { return y.Created.Compare(x.Created) })
 	for _, a := range started {
-		if !tx.Exceeds(queue) {
+		if !tx.Queue.Exceeds(queue) {
 			return nil
 		}
 		if item := childrenWait(tx, skip, a, queue); item != nil {
@@ -64,22 +64,22 @@ func startedAbove(tx *state.Tx, skip map[string]bool, queue string) *Item {
 
 // inPlaceOfOne reports whether Nomad may have started an alloc in place of one that it moves.
 func inPlaceOfOne(tx *state.Tx, a *nomad.Alloc) bool {
-	return slices.ContainsFunc(tx.AllocsOf(a.Key()), func(other *nomad.Alloc) bool { return other.Stopping && other.Group == a.Group })
+	return slices.ContainsFunc(tx.Cluster.AllocsOf(a.Key()), func(other *nomad.Alloc) bool { return other.Stopping && other.Group == a.Group })
 }
 
 // parentOfExcess finds the periodic job of a child that will be brought back: it looks at the
 // queue's holders, in the order of [tooMuch].
 func parentOfExcess(tx *state.Tx, skip map[string]bool, queue string) *Item {
 	defer tx.Without(leaving(tx))()
-	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
-		a := tx.Alloc(u.ID)
-		if !tx.Exceeds(queue) {
+	for _, u := range tx.Queue.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
+		a := tx.Cluster.Alloc(u.ID)
+		if !tx.Queue.Exceeds(queue) {
 			return nil
 		}
 		if item := childrenWait(tx, skip, a, queue); item != nil {
 			return item
 		}
-		if isSystem(tx, a.Key()) || tx.Stoppable(a) {
+		if isSystem(tx, a.Key()) || tx.Cluster.Stoppable(a) {
 			defer tx.Without(slices.Values([]*nomad.Alloc{a}))()
 		}
 	}
@@ -88,11 +88,11 @@ func parentOfExcess(tx *state.Tx, skip map[string]bool, queue string) *Item {
 
 // periodicParent is the periodic job that a job is a child of; nil: it is none.
 func periodicParent(tx *state.Tx, key nomad.JobKey) *nomad.Job {
-	j := tx.Job(key)
+	j := tx.Cluster.Job(key)
 	if j == nil || j.Parent == "" {
 		return nil
 	}
-	if p := tx.Job(nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}); p != nil && p.Periodic {
+	if p := tx.Cluster.Job(nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}); p != nil && p.Periodic {
 		return p
 	}
 	return nil
@@ -105,15 +105,15 @@ func childrenWait(tx *state.Tx, skip map[string]bool, child *nomad.Alloc, queue 
 	if parent == nil || skip[parent.Key.String()] {
 		return nil
 	}
-	r := tx.Record(parent.Key)
+	r := tx.Queue.Record(parent.Key)
 	for i := range parent.Groups {
 		g := &parent.Groups[i]
-		q := tx.QueueOf(parent.Key, g.Name)
-		onItsWay := r != nil && tx.UnderWay(r) && r.Groups[g.Name].Decision.Hold != nil
+		q := tx.Cluster.QueueOf(parent.Key, g.Name)
+		onItsWay := r != nil && tx.Queue.UnderWay(r) && r.Groups[g.Name].Decision.Hold != nil
 		if q == nil || !tx.IsWithin(q.Name, queue) || !g.GPU() || g.Was != nil && g.Was.Hold != "" || onItsWay {
 			continue
 		}
-		text := fmt.Sprintf("children of the periodic job %s must wait before they start: %s", parent.Key, tx.OverQuota(queue, place.Charge{}))
+		text := fmt.Sprintf("children of the periodic job %s must wait before they start: %s", parent.Key, tx.Queue.OverQuota(queue, place.Charge{}))
 		return hold(parent.Key, g.Name, nil, text, decide.ChildrenWait(fmt.Sprintf("a child of it took queue %s above its limit", queue)))
 	}
 	return nil

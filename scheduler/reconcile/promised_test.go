@@ -32,7 +32,7 @@ func TestPromisesToAGangEnd(t *testing.T) {
 		h.seconds(3)
 		h.register(directOf("b", 9, "90")) // it starts as soon as there is room
 		promised := func() (n int) {
-			h.believed.View(func(r *state.Reader) { n = r.Assumed(nomad.JobKey{Namespace: "c", ID: "gang"}, "g") })
+			h.believed.View(func(r *state.Reader) { n = r.Capacity.Assumed(nomad.JobKey{Namespace: "c", ID: "gang"}, "g") })
 			return n
 		}
 		if h.seconds(10); promised() != 2 || !strings.Contains(h.running(), "b/j9") {
@@ -63,7 +63,7 @@ func TestRoomIsNotMadeForAGangForEver(t *testing.T) {
 		}
 		var note string
 		h.believed.View(func(r *state.Reader) {
-			g := r.Record(nomad.JobKey{Namespace: "c", ID: "gang"}).Groups["g"]
+			g := r.Queue.Record(nomad.JobKey{Namespace: "c", ID: "gang"}).Groups["g"]
 			note = g.InVain()
 		})
 		if !strings.Contains(note, "and others took it; not again before") {

@@ -67,7 +67,7 @@ func (l *Loop) recut(ctx context.Context) {
 	var answer miglayout.Answer
 	var back []miglayout.GPU
 	l.State.Do(func(tx *state.Tx) {
-		if tx.Ready() != nil {
+		if tx.Cluster.Ready() != nil {
 			return
 		}
 		m := decide.MIGDemand(tx)

@@ -130,7 +130,7 @@ func TestAnOrderIsWrittenOnce(t *testing.T) {
 			t.Fatalf("an order is written over the one that is not answered: %+v", c.got)
 		}
 		var events []view.Event
-		l.State.View(func(r *state.Reader) { events = r.Events() })
+		l.State.View(func(r *state.Reader) { events = r.Queue.Events() })
 		if len(events) != 1 || events[0].Kind != "recut" || !strings.Contains(events[0].Text, "3g.40gb") {
 			t.Errorf("it is told as %+v", events)
 		}
@@ -161,7 +161,7 @@ func TestAnOrderThatCannotBeWritten(t *testing.T) {
 		c.waitsFor(l.State, "never", "7g.80gb", true)
 		rounds(t, l, 10*time.Second)
 		l.State.View(func(r *state.Reader) {
-			if why := r.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g"); !strings.Contains(why, "may be cut into 7g.80gb") {
+			if why := r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g"); !strings.Contains(why, "may be cut into 7g.80gb") {
 				t.Errorf("why nothing is cut: %q", why)
 			}
 		})
@@ -195,7 +195,7 @@ func TestAnOrderForNothingIsTakenBack(t *testing.T) {
 		c.waitsFor(l.State, "never", "7g.80gb", true)
 		rounds(t, l, 10*time.Second)
 		why := func() (text string) {
-			l.State.View(func(r *state.Reader) { text = r.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g") })
+			l.State.View(func(r *state.Reader) { text = r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g") })
 			return text
 		}
 		if why() == "" {

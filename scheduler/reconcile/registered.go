@@ -14,7 +14,7 @@ import (
 
 // drifted finds a job whose registration and record have to be brought together.
 func drifted(tx *state.Tx, skip map[string]bool) *Item {
-	for _, key := range tx.DriftedJobs() {
+	for _, key := range tx.Queue.DriftedJobs() {
 		if skip[key.String()] {
 			continue
 		}
@@ -29,23 +29,23 @@ func drifted(tx *state.Tx, skip map[string]bool) *Item {
 // is no need. A group that runs without a record needs none until it waits, and one
 // that runs above its queue's limit is for bringBack.
 func align(tx *state.Tx, key nomad.JobKey) *Item {
-	r := tx.Record(key)
-	if r != nil && (tx.UnderWay(r) || tx.Unchangeable(key)) {
+	r := tx.Queue.Record(key)
+	if r != nil && (tx.Queue.UnderWay(r) || tx.Cluster.Unchangeable(key)) {
 		return nil
 	}
-	for _, g := range tx.Job(key).Groups {
+	for _, g := range tx.Cluster.Job(key).Groups {
 		if g.Was == nil || !g.GPU() || state.AsRecorded(r, &g) && !state.Shrunk(r, &g) {
 			continue
 		}
-		q := tx.QueueOf(key, g.Name)
-		above := q != nil && tx.Exceeds(q.Name) && !state.Shrunk(r, &g)
+		q := tx.Cluster.QueueOf(key, g.Name)
+		above := q != nil && tx.Queue.Exceeds(q.Name) && !state.Shrunk(r, &g)
 		if r != nil && g.Was.Hold == "" && !tx.MayRepeat(key) {
 			continue
 		}
-		if above && tx.Live(key, g.Name) > 0 || tx.Missing(key, g.Name) == 0 && (r == nil || above) {
+		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Missing(key, g.Name) == 0 && (r == nil || above) {
 			continue
 		}
-		if r != nil && tx.Outgrown(key) {
+		if r != nil && tx.Queue.Outgrown(key) {
 			if known := r.Groups[g.Name]; g.Count > known.Ask.Count && !decide.CanGrow(tx, key, &known, g.Count) {
 				continue // allocs that Nomad starts beyond the decision came around the service
 			}
@@ -58,15 +58,15 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 // reopen finds a group whose excluded nodes it may use again, because the one
 // that the room was made for runs or has given up.
 func reopen(tx *state.Tx, skip map[string]bool) *Item {
-	for _, key := range tx.KeptOff() {
-		j := tx.Job(key)
+	for _, key := range tx.Queue.KeptOff() {
+		j := tx.Cluster.Job(key)
 		if skip[key.String()] || j == nil || j.Stopped || !tx.MayRepeat(key) {
 			continue
 		}
-		r := tx.Record(key)
+		r := tx.Queue.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			if include := over(tx, r, r.Groups[name].Excluded); len(include) > 0 {
-				waits := tx.Missing(key, name) > 0 && r.Groups[name].Decision.Hold == nil // what is there for it now is in the same registration
+				waits := tx.Cluster.Missing(key, name) > 0 && r.Groups[name].Decision.Hold == nil // what is there for it now is in the same registration
 				return &Item{Job: key, Revision: decide.Revision{Group: name, Include: include, Retry: waits}}
 			}
 		}
@@ -80,8 +80,8 @@ func over(tx *state.Tx, r *record.Record, excluded map[string]string) []string {
 	var nodes []string
 	for node, forJob := range excluded {
 		key := state.ParseKey(forJob)
-		waits := tx.Blocked(key) != nil && (tx.Within(r.At, state.Unplaced) || ending(tx, node))
-		if !waits && !tx.AnyAssumed(key) {
+		waits := tx.Cluster.Blocked(key) != nil && (tx.Within(r.At, state.Unplaced) || ending(tx, node))
+		if !waits && !tx.Capacity.AnyAssumed(key) {
 			nodes = append(nodes, node)
 		}
 	}
@@ -91,7 +91,7 @@ func over(tx *state.Tx, r *record.Record, excluded map[string]string) []string {
 
 // ending reports whether something on a node is to end and has not yet.
 func ending(tx *state.Tx, node string) bool {
-	for a := range tx.Stopping() {
+	for a := range tx.Cluster.Stopping() {
 		if a.NodeID == node {
 			return true
 		}

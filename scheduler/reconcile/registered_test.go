@@ -251,7 +251,7 @@ func TestGrowthAroundTheServiceIsBroughtBack(t *testing.T) {
 }
 
 func isDirect(s *servicetest.Service, key nomad.JobKey) (direct bool) {
-	s.State.View(func(r *state.Reader) { direct = r.Direct(key) })
+	s.State.View(func(r *state.Reader) { direct = r.Queue.Direct(key) })
 	return direct
 }
 

@@ -598,7 +598,7 @@ func (s *scripted) completes(name string, j *modelJob, _ []string) error {
 
 func (s *scripted) promisedTo(name string, j *modelJob, more []string) (err error) {
 	s.believed.View(func(r *state.Reader) {
-		err = compared("promised to "+name, r.Assumed(j.key, "g"), more[0])
+		err = compared("promised to "+name, r.Capacity.Assumed(j.key, "g"), more[0])
 	})
 	return err
 }

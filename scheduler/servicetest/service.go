@@ -146,7 +146,7 @@ func (s *Service) Expire() (gone []*record.Reservation) {
 
 // AllAssumed lists the allocs that are promised.
 func (s *Service) AllAssumed() (list []state.Assumed) {
-	s.State.View(func(r *state.Reader) { list = r.AllAssumed() })
+	s.State.View(func(r *state.Reader) { list = r.Capacity.AllAssumed() })
 	return list
 }
 
@@ -155,13 +155,13 @@ func (s *Service) Assume(p decide.Promise) { s.State.Do(p.Assume) }
 
 // Alloc is a copy of an alloc.
 func (s *Service) Alloc(id string) (a nomad.Alloc) {
-	s.State.View(func(r *state.Reader) { a = *r.Alloc(id) })
+	s.State.View(func(r *state.Reader) { a = *r.Cluster.Alloc(id) })
 	return a
 }
 
 // Job is a copy of a job.
 func (s *Service) Job(key nomad.JobKey) (j nomad.Job) {
-	s.State.View(func(r *state.Reader) { j = *r.Job(key) })
+	s.State.View(func(r *state.Reader) { j = *r.Cluster.Job(key) })
 	return j
 }
 
@@ -177,7 +177,7 @@ func (s *Service) Cluster(t testing.TB) (c *view.Cluster) {
 
 // Record is the decision about a job; nil: none.
 func (s *Service) Record(key nomad.JobKey) (known *record.Record) {
-	s.State.View(func(r *state.Reader) { known = r.Record(key) })
+	s.State.View(func(r *state.Reader) { known = r.Queue.Record(key) })
 	return known
 }
 

@@ -69,7 +69,7 @@ func (c *Cache) View() (*view.Cluster, error) {
 func (c *Cache) draw(r *state.Reader) error {
 	if c.latest != nil && r.Version() == c.version {
 		same := *c.latest
-		same.At, same.Synced = r.Now(), r.Synced()
+		same.At, same.Synced = r.Now(), r.Cluster.Synced()
 		c.latest = &same
 		return nil
 	}

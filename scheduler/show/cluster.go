@@ -20,17 +20,17 @@ import (
 // Cluster is everything that is known. The caller adds what the state does not know:
 // who leads.
 func Cluster(r *state.Reader) (*view.Cluster, error) {
-	if r.Synced().IsZero() {
-		return nil, r.Ready()
+	if r.Cluster.Synced().IsZero() {
+		return nil, r.Cluster.Ready()
 	}
 	c := &view.Cluster{
-		At: r.Now(), Index: r.Index(), Synced: r.Synced(), DryRun: r.Config().Preemption.DryRun,
+		At: r.Now(), Index: r.Cluster.Index(), Synced: r.Cluster.Synced(), DryRun: r.Config().Preemption.DryRun,
 		MinRunS: int64(r.Config().Preemption.MinRunTime.Seconds()),
 		Nodes:   []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
-		Decisions: r.Decisions(), Events: r.Events(),
+		Decisions: r.Queue.Decisions(), Events: r.Queue.Events(),
 	}
 	holders := holders(r)
-	for _, id := range r.NodeIDs() {
+	for _, id := range r.Cluster.NodeIDs() {
 		c.Nodes = append(c.Nodes, node(r, id, holders[id]))
 	}
 	slices.SortFunc(c.Nodes, func(x, y view.Node) int {
@@ -52,12 +52,12 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 			v.MinRunS = int64(q.MinRunTime.Seconds())
 		}
 		v.MaxMilli, v.MaxMemoryMiB = q.Limit()
-		used, borrowed := r.Used(q.Name)
+		used, borrowed := r.Queue.Used(q.Name)
 		var held place.Charge
-		for _, u := range r.HoldersIn(q.Name, func(nomad.JobKey) bool { return true }) {
-			charge := r.Charge(u.NodeID, u.Takes)
+		for _, u := range r.Queue.HoldersIn(q.Name, func(nomad.JobKey) bool { return true }) {
+			charge := r.Capacity.Charge(u.NodeID, u.Takes)
 			held = held.Plus(charge)
-			if r.Direct(r.Alloc(u.ID).Key()) {
+			if r.Queue.Direct(r.Cluster.Alloc(u.ID).Key()) {
 				v.DirectMilli += charge.Milli
 			}
 		}
@@ -78,19 +78,19 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 
 // above says that a queue is above its limit, and what of that cannot be brought back.
 func above(r *state.Reader, queue string) string {
-	if !r.Exceeds(queue) {
+	if !r.Queue.Exceeds(queue) {
 		return ""
 	}
 	var dispatched, direct place.Charge
-	for _, u := range r.HoldersIn(queue, func(nomad.JobKey) bool { return true }) {
-		switch key := r.Alloc(u.ID).Key(); {
-		case r.Unchangeable(key):
-			dispatched = dispatched.Plus(r.Charge(u.NodeID, u.Takes))
-		case r.Direct(key) && !r.Config().Preemption.HoldDirect:
-			direct = direct.Plus(r.Charge(u.NodeID, u.Takes))
+	for _, u := range r.Queue.HoldersIn(queue, func(nomad.JobKey) bool { return true }) {
+		switch key := r.Cluster.Alloc(u.ID).Key(); {
+		case r.Cluster.Unchangeable(key):
+			dispatched = dispatched.Plus(r.Capacity.Charge(u.NodeID, u.Takes))
+		case r.Queue.Direct(key) && !r.Config().Preemption.HoldDirect:
+			direct = direct.Plus(r.Capacity.Charge(u.NodeID, u.Takes))
 		}
 	}
-	text := r.OverQuota(queue, place.Charge{})
+	text := r.Queue.OverQuota(queue, place.Charge{})
 	if dispatched != (place.Charge{}) {
 		text += fmt.Sprintf("; %s of it are held by dispatched jobs, which Nomad does not let be changed: stop them, or dispatch through the service", dispatched)
 	}
@@ -103,7 +103,7 @@ func above(r *state.Reader, queue string) string {
 // pending lists what waits, in the order in which it is tried.
 func pending(r *state.Reader) []view.Pending {
 	list := []view.Pending{}
-	for _, w := range r.Waiting() {
+	for _, w := range r.Queue.Waiting() {
 		list = append(list, waiting(r, w))
 	}
 	return list
@@ -112,10 +112,10 @@ func pending(r *state.Reader) []view.Pending {
 func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	p := view.Pending{
 		Namespace: w.Job.Namespace, JobID: w.Job.ID, Group: w.Group, Missing: w.Missing, Milli: w.Asks().Milli, Queue: w.Turn.Queue, Priority: w.Turn.Priority,
-		Since: w.Turn.Since, Ask: r.Job(w.Job).Group(w.Group).Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: r.Direct(w.Job),
+		Since: w.Turn.Since, Ask: r.Cluster.Job(w.Job).Group(w.Group).Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: r.Queue.Direct(w.Job),
 	}
 	p.Note = note(r, w)
-	lack := r.LackOf(w.Job, w.Group)
+	lack := r.Queue.LackOf(w.Job, w.Group)
 	switch {
 	case lack.Never:
 		p.Reason = lack.Text
@@ -125,12 +125,12 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	if p.Direct && !lack.Never {
 		p.Reason += "; Nomad alone places it, since it came around the service"
 	}
-	if s, ok := r.StartOf(w.Job, w.Group); ok && !lack.Never {
+	if s, ok := r.Queue.StartOf(w.Job, w.Group); ok && !lack.Never {
 		p.Start = s.Shown()
 		p.Start.ShorterUntil = w.Turn.ShorterUntil()
 	}
-	p.Fits = r.FitsFor(w.Job, w.Group)
-	known := r.Record(w.Job)
+	p.Fits = r.Queue.FitsFor(w.Job, w.Group)
+	known := r.Queue.Record(w.Job)
 	if known == nil {
 		return p
 	}
@@ -156,13 +156,13 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 // returning lists what failed and Nomad starts again by itself.
 func returning(r *state.Reader) []view.Returning {
 	list := []view.Returning{}
-	for _, w := range r.Returning() {
+	for _, w := range r.Queue.Returning() {
 		if w.Missing == 0 {
 			continue // what takes its place is there, or waits for room
 		}
 		g := view.Returning{
 			Namespace: w.Job.Namespace, JobID: w.Job.ID, Group: w.Group, Allocs: w.Missing, Milli: w.Asks().Milli, Queue: w.Turn.Queue,
-			Since: w.Turn.Since, Ask: r.Job(w.Job).Group(w.Group).Text(), Text: "Nomad starts it again when the delay of its reschedule block is over",
+			Since: w.Turn.Since, Ask: r.Cluster.Job(w.Job).Group(w.Group).Text(), Text: "Nomad starts it again when the delay of its reschedule block is over",
 		}
 		if g.Queue != "" {
 			g.Text += fmt.Sprintf("; until then queue %s keeps %s for it", g.Queue, w.Asks())
@@ -178,12 +178,12 @@ func returning(r *state.Reader) []view.Returning {
 // onCPU lists what fell back and is still registered so.
 func onCPU(r *state.Reader) []view.FellBack {
 	list := []view.FellBack{}
-	for _, key := range r.Recorded() {
-		j := r.Job(key)
+	for _, key := range r.Queue.Recorded() {
+		j := r.Cluster.Job(key)
 		if j == nil || j.Stopped {
 			continue
 		}
-		known := r.Record(key)
+		known := r.Queue.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(known.Groups)) {
 			g := known.Groups[name]
 			if again := j.Group(name); g.FellBack.IsZero() || again != nil && again.GPU() {
@@ -199,34 +199,34 @@ func onCPU(r *state.Reader) []view.FellBack {
 func note(r *state.Reader, w *state.Waiting) string {
 	var list []string
 	held := false
-	if known := r.Record(w.Job); known != nil {
+	if known := r.Queue.Record(w.Job); known != nil {
 		g := known.Groups[w.Group]
 		held = g.Decision.Hold != nil
 		if g.InVain() != "" {
 			list = append(list, g.InVain())
 		}
 	}
-	if r.Futile(w.Job, w.Group) {
+	if r.Queue.Futile(w.Job, w.Group) {
 		list = append(list, "no eviction that is allowed would make room")
 	}
-	if r.WasIdle(w.Job) {
+	if r.Capacity.WasIdle(w.Job) {
 		list = append(list, "it was evicted because it did not use its GPUs: for an hour nothing is evicted to bring it back")
 	}
-	if why := r.Unmoved(w.Job, w.Group); why != "" {
+	if why := r.Queue.Unmoved(w.Job, w.Group); why != "" {
 		list = append(list, why)
 	}
-	if why := r.Uncut(w.Job, w.Group); why != "" {
+	if why := r.Queue.Uncut(w.Job, w.Group); why != "" {
 		list = append(list, why)
 	}
-	if r.Unchangeable(w.Job) {
+	if r.Cluster.Unchangeable(w.Job) {
 		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}
-	switch n := r.Completed(w.Job); {
+	switch n := r.Queue.Completed(w.Job); {
 	case n == 0 || held || r.MayRepeat(w.Job):
-	case r.WaitedToRepeat(w.Job):
+	case r.Queue.WaitedToRepeat(w.Job):
 		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait, which the queue cannot pay for: %s", n, r.RepeatsAbove(w.Job)))
 	default:
-		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait: nothing is, before those have waited for %s", n, r.Repeats(w.Job).Round(time.Second)))
+		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait: nothing is, before those have waited for %s", n, r.Queue.Repeats(w.Job).Round(time.Second)))
 	}
 	return strings.Join(list, "; ")
 }
@@ -240,7 +240,7 @@ func explained(short string, g *record.Group) string {
 // Reservations lists what is kept free, by ID.
 func Reservations(r *state.Reader) []view.Hold {
 	list := []view.Hold{}
-	for _, one := range r.Reservations() {
+	for _, one := range r.Capacity.Reservations() {
 		list = append(list, Reservation(r, one))
 	}
 	return list
@@ -252,7 +252,7 @@ func Reservation(r *state.Reader, of *record.Reservation) view.Hold {
 		ID: of.ID, Namespace: of.Namespace, Queue: of.Usage.Queue, Owner: of.Owner, NodeID: of.Usage.NodeID,
 		ExpiresAt: of.ExpiresAt, ClaimedBy: of.ClaimedBy, GPUs: []string{},
 	}
-	n := r.Node(of.Usage.NodeID)
+	n := r.Cluster.Node(of.Usage.NodeID)
 	if n == nil {
 		return h
 	}
@@ -261,6 +261,6 @@ func Reservation(r *state.Reader, of *record.Reservation) view.Hold {
 		h.GPUs = append(h.GPUs, n.Plan.GPUs[t.GPU].ID)
 		h.Milli += t.Milli
 	}
-	h.MemoryMiB = r.Charge(of.Usage.NodeID, of.Usage.Takes).MemoryMiB
+	h.MemoryMiB = r.Capacity.Charge(of.Usage.NodeID, of.Usage.Takes).MemoryMiB
 	return h
 }

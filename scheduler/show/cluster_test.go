@@ -45,7 +45,7 @@ func changeJob(s *servicetest.Service, a admit.Ask, change func(*nomad.Job)) {
 // changeRecord changes what is recorded of an ask's group.
 func changeRecord(s *servicetest.Service, a admit.Ask, change func(*record.Group)) {
 	s.State.Do(func(tx *state.Tx) {
-		known := tx.Record(servicetest.KeyOf(a)).Clone()
+		known := tx.Queue.Record(servicetest.KeyOf(a)).Clone()
 		g := known.Groups[a.Group]
 		change(&g)
 		known.Groups[a.Group] = g

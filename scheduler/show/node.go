@@ -15,7 +15,7 @@ import (
 // holders groups the allocs with GPUs by node.
 func holders(r *state.Reader) map[string][]*nomad.Alloc {
 	found := map[string][]*nomad.Alloc{}
-	for a := range r.Allocs() {
+	for a := range r.Cluster.Allocs() {
 		if len(a.Devices) > 0 {
 			found[a.NodeID] = append(found[a.NodeID], a)
 		}
@@ -27,9 +27,9 @@ func holders(r *state.Reader) map[string][]*nomad.Alloc {
 }
 
 func node(r *state.Reader, id string, holders []*nomad.Alloc) view.Node {
-	n := r.Node(id)
+	n := r.Cluster.Node(id)
 	v := n.View
-	for _, u := range r.UsagesOn(id) {
+	for _, u := range r.Capacity.UsagesOn(id) {
 		v.CPUUsedMHz += u.CPUMHz
 		v.MemoryUsedMiB += u.MemoryMiB
 	}
@@ -49,10 +49,10 @@ func node(r *state.Reader, id string, holders []*nomad.Alloc) view.Node {
 // hold enters what an alloc holds into the node's GPUs.
 func hold(r *state.Reader, n *nomad.Node, v *view.Node, a *nomad.Alloc) {
 	queue := ""
-	if q := r.QueueOf(a.Key(), a.Group); q != nil {
+	if q := r.Cluster.QueueOf(a.Key(), a.Group); q != nil {
 		queue = q.Name
 	}
-	for _, h := range r.Holdings(a) {
+	for _, h := range r.Capacity.Holdings(a) {
 		g := &v.GPUs[h.Position]
 		if len(g.Holders) == 0 { // until then they are the node's own
 			g.Instances = slices.Clone(g.Instances)
@@ -67,20 +67,20 @@ func hold(r *state.Reader, n *nomad.Node, v *view.Node, a *nomad.Alloc) {
 		g.HeldInstances += len(h.Instances)
 		g.Holders = append(g.Holders, view.Holder{
 			AllocID: a.ID, Namespace: a.Namespace, JobID: a.Job, Group: a.Group, Task: h.Task, Queue: queue,
-			Priority: r.PriorityOf(a.Key()), Status: a.Status, Instances: len(h.Instances), MemoryMiB: h.MemoryMiB, GuaranteeMilli: h.Milli,
-			LimitMilli: r.Limit(a, h.Task), Since: a.Created, Direct: r.Direct(a.Key()), Use: use(r, a, &h),
+			Priority: r.Cluster.PriorityOf(a.Key()), Status: a.Status, Instances: len(h.Instances), MemoryMiB: h.MemoryMiB, GuaranteeMilli: h.Milli,
+			LimitMilli: r.Cluster.Limit(a, h.Task), Since: a.Created, Direct: r.Queue.Direct(a.Key()), Use: use(r, a, &h),
 		})
 	}
 }
 
 // use is what a task was measured to use; nil where that is not known.
 func use(r *state.Reader, a *nomad.Alloc, h *state.Holding) *view.Use {
-	told, known := r.UseOf(a.NodeID, h.GPU.ID, h.Instances[0], h.Alone())
+	told, known := r.Cluster.UseOf(a.NodeID, h.GPU.ID, h.Instances[0], h.Alone())
 	if !known {
 		return nil
 	}
-	after, action := r.IdleRule(a)
-	u := &view.Use{At: told.At, Milli: told.Milli, MemoryMiB: told.MemoryMiB, Seat: string(told.Seat), SeatSince: told.SeatSince, SeatFirst: told.SeatFirst, SeatWhy: told.SeatWhy, UnusedSince: r.UnusedSince(a, h)}
+	after, action := r.Cluster.IdleRule(a)
+	u := &view.Use{At: told.At, Milli: told.Milli, MemoryMiB: told.MemoryMiB, Seat: string(told.Seat), SeatSince: told.SeatSince, SeatFirst: told.SeatFirst, SeatWhy: told.SeatWhy, UnusedSince: r.Cluster.UnusedSince(a, h)}
 	if u.Idle = !u.UnusedSince.IsZero() && r.Now().Sub(u.UnusedSince) >= after; u.Idle {
 		u.Action = action
 	}

@@ -23,9 +23,9 @@ func (s *State) Apply(changes []nomad.Change, index uint64) {
 		for _, c := range changes {
 			tx.applyWork(c)
 		}
-		tx.contact.index = max(tx.contact.index, index)
+		tx.Cluster.contact.index = max(tx.Cluster.contact.index, index)
 		tx.version++
-		tx.books.epoch++
+		tx.Capacity.books.epoch++
 	})
 }
 
@@ -38,27 +38,27 @@ func (tx *Tx) applyWork(c nomad.Change) {
 	case c.Alloc != nil && c.Alloc.Holds():
 		tx.alloc(c.Alloc)
 	case c.Alloc != nil:
-		tx.lifetimes.learn(c.Alloc, tx.takesOf)
+		tx.Cluster.lifetimes.learn(c.Alloc, tx.takesOf)
 		tx.turnover.end(c.Alloc)
-		tx.completions.note(c.Alloc)
+		tx.Queue.completions.note(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
-		tx.returns.note(c.Alloc, tx.costOf)
+		tx.Queue.returns.note(c.Alloc, tx.costOf)
 		tx.bookRepeats(c.Alloc.Key())
 	case c.Past != nil:
-		tx.lifetimes.learn(c.Past, tx.takesOf)
-		tx.completions.note(c.Past)
+		tx.Cluster.lifetimes.learn(c.Past, tx.takesOf)
+		tx.Queue.completions.note(c.Past)
 		tx.bookRepeats(c.Past.Key())
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
-		tx.returns.forget(c.AllocGone)
+		tx.Queue.returns.forget(c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
-		for id := range tx.promises.refused(c.Blocked) {
+		for id := range tx.Capacity.promises.refused(c.Blocked) {
 			tx.forget(id)
 		}
 	case c.Unblocked != nil:
 		tx.unblock(*c.Unblocked)
-		tx.reasons.forget(*c.Unblocked)
+		tx.Queue.reasons.forget(*c.Unblocked)
 	}
 }
 
@@ -66,21 +66,21 @@ func (tx *Tx) applyWork(c nomad.Change) {
 // changed.
 func (tx *Tx) node(n *nomad.Node) {
 	id := n.Plan.ID
-	tx.books.seats.take(id)
-	tx.books.seats.touch(id)
-	known := tx.Node(id) != nil
-	held := tx.UsagesOn(id)
+	tx.Capacity.books.seats.take(id)
+	tx.Capacity.books.seats.touch(id)
+	known := tx.Cluster.Node(id) != nil
+	held := tx.Capacity.UsagesOn(id)
 	for _, u := range held {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
-	n = tx.measurements.withMeasurements(n)
-	if err := tx.books.addNode(n.Plan); err != nil {
+	n = tx.Cluster.measurements.withMeasurements(n)
+	if err := tx.Capacity.books.addNode(n.Plan); err != nil {
 		tx.Trouble(err)
 		tx.forgetNode(id)
 		return
 	}
-	tx.nodes.put(n)
+	tx.Cluster.nodes.put(n)
 	for _, u := range held {
 		tx.rebook(u.ID)
 	}
@@ -93,23 +93,23 @@ func (tx *Tx) node(n *nomad.Node) {
 // bookAllOn books what lies on a node that was not known, in an order that is the same each
 // time: of what begins together, the first to be booked goes first in its queue.
 func (tx *Tx) bookAllOn(id string) {
-	for _, a := range tx.allocs.sortedOn(id) {
+	for _, a := range tx.Cluster.allocs.sortedOn(id) {
 		tx.book(tx.usageOf(a))
 	}
-	for _, a := range tx.promises.on(id) {
+	for _, a := range tx.Capacity.promises.on(id) {
 		tx.book(a.Usage)
 	}
-	for _, r := range tx.reservations.on(id) {
+	for _, r := range tx.Capacity.reservations.on(id) {
 		tx.book(r.Usage)
 	}
 }
 
 func (tx *Tx) nodeGone(id string) {
-	if n := tx.Node(id); n != nil {
-		tx.measurements.leave(n)
+	if n := tx.Cluster.Node(id); n != nil {
+		tx.Cluster.measurements.leave(n)
 	}
-	tx.books.seats.touch(id)
-	for _, u := range tx.UsagesOn(id) {
+	tx.Capacity.books.seats.touch(id)
+	for _, u := range tx.Capacity.UsagesOn(id) {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
@@ -118,35 +118,35 @@ func (tx *Tx) nodeGone(id string) {
 
 // forgetNode removes a node that there is no plan for, if it is there.
 func (tx *Tx) forgetNode(id string) {
-	tx.nodes.remove(id)
-	delete(tx.unused.onNode, id)
-	tx.books.seats.leave(id)
+	tx.Cluster.nodes.remove(id)
+	delete(tx.Cluster.unused.onNode, id)
+	tx.Capacity.books.seats.leave(id)
 }
 
 // forgetPlan takes a node that nothing is booked on out of the core, if it is there.
 func (tx *Tx) forgetPlan(id string) {
-	if tx.Node(id) == nil {
+	if tx.Cluster.Node(id) == nil {
 		return
 	}
-	if err := tx.books.removeNode(id); err != nil {
+	if err := tx.Capacity.books.removeNode(id); err != nil {
 		tx.Trouble(err)
 	}
 }
 
 // job takes a job; what its allocs count for may be different now.
 func (tx *Tx) job(j *nomad.Job) {
-	if was := tx.Job(j.Key); was != nil && was.Index != j.Index {
-		tx.completions.registered(j.Key)
+	if was := tx.Cluster.Job(j.Key); was != nil && was.Index != j.Index {
+		tx.Queue.completions.registered(j.Key)
 	}
-	before := tx.jobs.put(j)
+	before := tx.Cluster.jobs.put(j)
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)
 	}
-	tx.records.compare(j.Key)
-	tx.enlist(j.Key)
+	tx.Queue.records.compare(j.Key)
+	tx.Queue.enlist(j.Key)
 	if j.Stopped {
 		tx.Forget(j.Key)
-		tx.completions.forget(j.Key)
+		tx.Queue.completions.forget(j.Key)
 	}
 	if j.GPU && (before == nil || before.Index != j.Index) {
 		tx.rebookJob(j.Key)
@@ -157,8 +157,8 @@ func (tx *Tx) job(j *nomad.Job) {
 // was decided about that, it came around the service: its former admission may
 // be taken.
 func (tx *Tx) startedAgain(key nomad.JobKey) {
-	known := tx.Record(key)
-	if known == nil || tx.UnderWay(known) {
+	known := tx.Queue.Record(key)
+	if known == nil || tx.Queue.UnderWay(known) {
 		return
 	}
 	r := known.Clone()
@@ -171,47 +171,47 @@ func (tx *Tx) startedAgain(key nomad.JobKey) {
 
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
-	tx.jobs.remove(key)
-	tx.returns.forgetJob(key)
-	tx.completions.forget(key)
+	tx.Cluster.jobs.remove(key)
+	tx.Queue.returns.forgetJob(key)
+	tx.Queue.completions.forget(key)
 	tx.unblock(key)
-	tx.records.compare(key)
-	for _, a := range tx.AllocsOf(key) {
+	tx.Queue.records.compare(key)
+	for _, a := range tx.Cluster.AllocsOf(key) {
 		tx.allocGone(a.ID)
 	}
-	tx.reasons.forget(key)
+	tx.Queue.reasons.forget(key)
 	tx.Forget(key)
 	tx.departed.keys = append(tx.departed.keys, key)
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {
-	tx.jobs.blocked[b.Key] = b
-	tx.wanted.begin(b, tx.Now())
-	tx.enlist(b.Key)
+	tx.Cluster.jobs.blocked[b.Key] = b
+	tx.Cluster.wanted.begin(b, tx.Now())
+	tx.Queue.enlist(b.Key)
 	tx.bookRepeats(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
-	if b := tx.jobs.blocked[key]; b != nil {
-		tx.wanted.end(b, tx.Now())
+	if b := tx.Cluster.jobs.blocked[key]; b != nil {
+		tx.Cluster.wanted.end(b, tx.Now())
 	}
-	delete(tx.jobs.blocked, key)
-	tx.enlist(key)
+	delete(tx.Cluster.jobs.blocked, key)
+	tx.Queue.enlist(key)
 	tx.bookRepeats(key)
 }
 
 func (tx *Tx) alloc(a *nomad.Alloc) {
-	before := tx.allocs.put(a)
+	before := tx.Cluster.allocs.put(a)
 	if a.Canary != (before != nil && before.Canary) {
 		defer tx.rebookGroup(a)
 	}
 	if before == nil {
-		if !tx.contact.synced.IsZero() { // else it ran already when this replica came up
-			tx.books.plan.Started()
+		if !tx.Cluster.contact.synced.IsZero() { // else it ran already when this replica came up
+			tx.Capacity.books.plan.Started()
 		}
-		tx.starts.learn(a)
+		tx.Queue.starts.learn(a)
 		tx.turnover.come(a)
-		if id := tx.promises.keptBy(a); id != "" {
+		if id := tx.Capacity.promises.keptBy(a); id != "" {
 			tx.forget(id)
 		}
 		tx.book(tx.usageOf(a))
@@ -223,13 +223,13 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 }
 
 func (tx *Tx) allocGone(id string) {
-	a := tx.Alloc(id)
+	a := tx.Cluster.Alloc(id)
 	if a == nil {
 		return
 	}
-	tx.books.plan.Ended()
+	tx.Capacity.books.plan.Ended()
 	tx.turnover.leave(a, tx.Now())
-	tx.allocs.remove(a)
+	tx.Cluster.allocs.remove(a)
 	tx.unbook(id)
 	if a.Canary {
 		tx.rebookGroup(a)
@@ -245,12 +245,12 @@ func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 		listed := map[string]bool{}
 		for _, a := range allocs {
 			listed[a.ID] = a.Holds()
-			have := tx.Alloc(a.ID)
+			have := tx.Cluster.Alloc(a.ID)
 			if a.Holds() && (have == nil || have.Stopping != a.Stopping) {
 				same = false
 			}
 		}
-		for id, a := range tx.allocs.onNode[nodeID] {
+		for id, a := range tx.Cluster.allocs.onNode[nodeID] {
 			if listed[id] {
 				continue
 			}

@@ -49,7 +49,7 @@ func TestWhichAllocsHaveWhatIsAsked(t *testing.T) {
 		j.Index++
 		j.Groups = []nomad.Group{{Name: "g", Count: 1, Tasks: row.tasks}}
 		s.State.Apply([]nomad.Change{{Job: &j}}, 99)
-		if got := read(s, func(r *state.Reader) int { return r.LiveAsAsked(one, "g") }); got != row.want {
+		if got := read(s, func(r *state.Reader) int { return r.Cluster.LiveAsAsked(one, "g") }); got != row.want {
 			t.Errorf("%s: %d have what is asked, want %d", name, got, row.want)
 		}
 		for _, live := range []struct {
@@ -57,7 +57,7 @@ func TestWhichAllocsHaveWhatIsAsked(t *testing.T) {
 			group string
 			want  int
 		}{{one, "h", 1}, {other, "g", 0}} { // of what is not known all count
-			if got := read(s, func(r *state.Reader) int { return r.LiveAsAsked(live.key, live.group) }); got != live.want {
+			if got := read(s, func(r *state.Reader) int { return r.Cluster.LiveAsAsked(live.key, live.group) }); got != live.want {
 				t.Errorf("%s: of %v %d count, want %d", name, live, got, live.want)
 			}
 		}
@@ -95,17 +95,17 @@ func TestWhatWasScaledAroundTheService(t *testing.T) {
 		j.Groups = append([]nomad.Group(nil), j.Groups...)
 		row.change(&j)
 		s.State.Apply([]nomad.Change{{Job: &j}}, 99)
-		grown := read(s, func(r *state.Reader) bool { return r.Outgrown(one) })
+		grown := read(s, func(r *state.Reader) bool { return r.Queue.Outgrown(one) })
 		if shrunk := state.Shrunk(r, &j.Groups[0]); shrunk != row.shrunk || grown != row.grown {
 			t.Errorf("%s: grown %v, shrunk %v", name, grown, shrunk)
 		}
 	}
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
-	if read(s, func(r *state.Reader) bool { return r.Outgrown(one) }) || state.Shrunk(nil, &nomad.Group{}) || state.AsRecorded(nil, &nomad.Group{}) {
+	if read(s, func(r *state.Reader) bool { return r.Queue.Outgrown(one) }) || state.Shrunk(nil, &nomad.Group{}) || state.AsRecorded(nil, &nomad.Group{}) {
 		t.Error("a job that is not known was scaled")
 	}
 	s.Show(servicetest.Ask("one", "1G", 1), false)
-	if read(s, func(r *state.Reader) bool { return r.Outgrown(one) }) {
+	if read(s, func(r *state.Reader) bool { return r.Queue.Outgrown(one) }) {
 		t.Error("a job that is not recorded was scaled")
 	}
 }

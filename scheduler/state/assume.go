@@ -18,8 +18,8 @@ func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
 }
 
 func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
-	u.ID, u.Pinned = tx.promises.freeID(key, group), true
-	if j := tx.Job(key); j != nil {
+	u.ID, u.Pinned = tx.Capacity.promises.freeID(key, group), true
+	if j := tx.Cluster.Job(key); j != nil {
 		u.Ends = j.Type == "batch"
 	}
 	tx.bookAssumed(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
@@ -29,7 +29,7 @@ func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, s
 // by now, that is left out on the nodes on which it runs.
 func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
 	came := len(promised) - missing
-	runs := tx.allocs.runsOn(key, group)
+	runs := tx.Cluster.allocs.runsOn(key, group)
 	for _, u := range promised {
 		switch {
 		case came > 0 && runs[u.NodeID] > 0:
@@ -43,25 +43,25 @@ func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage,
 }
 
 func (tx *Tx) bookAssumed(a *Assumed) {
-	tx.promises.put(a)
+	tx.Capacity.promises.put(a)
 	tx.book(a.Usage)
 }
 
 func (tx *Tx) forget(id string) {
-	tx.promises.remove(id)
+	tx.Capacity.promises.remove(id)
 	tx.unbook(id)
 }
 
 // Forget ends the promises to a job.
 func (tx *Tx) Forget(key nomad.JobKey) {
-	for id := range tx.promises.ids(key, func(*Assumed) bool { return true }) {
+	for id := range tx.Capacity.promises.ids(key, func(*Assumed) bool { return true }) {
 		tx.forget(id)
 	}
 }
 
 // ForgetGroup ends the promises to a group.
 func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
-	for id := range tx.promises.ids(key, func(a *Assumed) bool { return a.Group == group }) {
+	for id := range tx.Capacity.promises.ids(key, func(a *Assumed) bool { return a.Group == group }) {
 		tx.forget(id)
 	}
 }
@@ -70,14 +70,14 @@ func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
 // The result brings both back: a promise does not last longer for it, and one that is as it
 // was keeps its place among the work of its queue.
 func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
-	before := tx.promises.copyOf(key)
-	claimed := tx.reservations.claimedBy(key) != nil
+	before := tx.Capacity.promises.copyOf(key)
+	claimed := tx.Capacity.reservations.claimedBy(key) != nil
 	return func() {
-		for id := range tx.promises.ids(key, func(a *Assumed) bool { return before[a.Usage.ID] != a }) {
+		for id := range tx.Capacity.promises.ids(key, func(a *Assumed) bool { return before[a.Usage.ID] != a }) {
 			tx.forget(id)
 		}
 		for _, a := range slices.SortedFunc(maps.Values(before), oldestFirst) {
-			if tx.promise(a.Usage.ID) != a {
+			if tx.Capacity.promise(a.Usage.ID) != a {
 				tx.bookAssumed(a)
 			}
 		}
@@ -93,16 +93,16 @@ func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
 func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.Now()
 	tx.forgetEvictions()
-	tx.wanted.forget(now)
-	if tx.returns.forgetLate() {
-		tx.books.epoch++
+	tx.Cluster.wanted.forget(now)
+	if tx.Queue.returns.forgetLate() {
+		tx.Capacity.books.epoch++
 		tx.version++
 	}
-	for id := range tx.promises.late(now, tx.jobs.hasJob, tx.promises.makingRoom(tx.allocs.beganToEnd())) {
+	for id := range tx.Capacity.promises.late(now, tx.Cluster.jobs.hasJob, tx.Capacity.promises.makingRoom(tx.Cluster.allocs.beganToEnd())) {
 		tx.forget(id)
 		tx.version++
 	}
-	over := tx.reservations.over()
+	over := tx.Capacity.reservations.over()
 	for _, r := range over {
 		tx.Release(r.ID)
 	}

@@ -13,14 +13,14 @@ import (
 
 // book enters a usage that is a fact or a promise.
 func (tx *Tx) book(u place.Usage) {
-	if err := tx.books.enter(&u); err != nil {
+	if err := tx.Capacity.books.enter(&u); err != nil {
 		tx.Trouble(err)
 	}
 }
 
 // unbook takes the usage with an ID off the books, if there is one.
 func (tx *Tx) unbook(id string) {
-	if err := tx.books.strike(id); err != nil {
+	if err := tx.Capacity.books.strike(id); err != nil {
 		tx.Trouble(err)
 	}
 }
@@ -28,12 +28,12 @@ func (tx *Tx) unbook(id string) {
 // rebook enters again what a usage ID stands for.
 func (tx *Tx) rebook(id string) {
 	switch {
-	case tx.promise(id) != nil:
-		tx.book(tx.promise(id).Usage)
-	case tx.Alloc(id) != nil:
-		tx.book(tx.usageOf(tx.Alloc(id)))
-	case tx.Reservation(id) != nil:
-		tx.book(tx.Reservation(id).Usage)
+	case tx.Capacity.promise(id) != nil:
+		tx.book(tx.Capacity.promise(id).Usage)
+	case tx.Cluster.Alloc(id) != nil:
+		tx.book(tx.usageOf(tx.Cluster.Alloc(id)))
+	case tx.Capacity.Reservation(id) != nil:
+		tx.book(tx.Capacity.Reservation(id).Usage)
 	}
 }
 
@@ -46,14 +46,14 @@ func (tx *Tx) rebookAlloc(a *nomad.Alloc) {
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range tx.allocs.sortedOf(key) {
+	for _, a := range tx.Cluster.allocs.sortedOf(key) {
 		tx.rebookAlloc(a)
 	}
 }
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range tx.allocs.sortedOf(of.Key()) {
+	for _, a := range tx.Cluster.allocs.sortedOf(of.Key()) {
 		if a.Group == of.Group {
 			tx.rebookAlloc(a)
 		}
@@ -62,8 +62,8 @@ func (tx *Tx) rebookGroup(of *nomad.Alloc) {
 
 // rebookQueue books the allocs of a queue again.
 func (tx *Tx) rebookQueue(queue string) {
-	for _, claim := range slices.Clone(tx.books.snap.Claims(queue)) {
-		if a := tx.Alloc(claim.ID); a != nil {
+	for _, claim := range slices.Clone(tx.Capacity.books.snap.Claims(queue)) {
+		if a := tx.Cluster.Alloc(claim.ID); a != nil {
 			tx.rebookAlloc(a)
 		}
 	}
@@ -71,9 +71,9 @@ func (tx *Tx) rebookQueue(queue string) {
 
 // rebookAll books all allocs again, after queues changed.
 func (tx *Tx) rebookAll() {
-	for _, id := range tx.NodeIDs() {
-		for _, u := range tx.UsagesOn(id) {
-			if a := tx.Alloc(u.ID); a != nil {
+	for _, id := range tx.Cluster.NodeIDs() {
+		for _, u := range tx.Capacity.UsagesOn(id) {
+			if a := tx.Cluster.Alloc(u.ID); a != nil {
 				tx.rebookAlloc(a)
 			}
 		}
@@ -84,7 +84,7 @@ func (tx *Tx) rebookAll() {
 func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 	var off []*nomad.Alloc
 	for a := range allocs {
-		if _, booked := tx.Usage(a.ID); booked {
+		if _, booked := tx.Capacity.Usage(a.ID); booked {
 			off = append(off, a)
 			tx.unbook(a.ID)
 		}

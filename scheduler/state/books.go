@@ -154,22 +154,22 @@ func (b *books) fit(node string, n *Need) Fit {
 
 // Snapshot is the cluster with everything that is held or promised. Whoever changes
 // it puts it back before the transaction ends.
-func (tx *Tx) Snapshot() *place.Snapshot { return tx.books.snap }
+func (tx *Tx) Snapshot() *place.Snapshot { return tx.Capacity.books.snap }
 
 // Idle is the same nodes with nothing on them and nothing wrong: what could ever
 // fit.
-func (tx *Tx) Idle() *place.Snapshot { return tx.books.idle }
+func (tx *Tx) Idle() *place.Snapshot { return tx.Capacity.books.idle }
 
 // Planner plans on the snapshot.
-func (tx *Tx) Planner() *place.Planner { return tx.books.plan }
+func (tx *Tx) Planner() *place.Planner { return tx.Capacity.books.plan }
 
 // IdlePlanner plans on the idle cluster.
-func (tx *Tx) IdlePlanner() *place.Planner { return tx.books.idlePlan }
+func (tx *Tx) IdlePlanner() *place.Planner { return tx.Capacity.books.idlePlan }
 
 // Try runs f, which leaves everything as it was: a search that was in vain before
 // still is.
 func (tx *Tx) Try(f func()) {
-	epoch := tx.books.epoch
+	epoch := tx.Capacity.books.epoch
 	f()
-	tx.books.epoch = epoch
+	tx.Capacity.books.epoch = epoch
 }

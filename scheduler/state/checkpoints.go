@@ -14,8 +14,8 @@ type checkpoints struct{ at map[nomad.JobKey]time.Time }
 // Saved takes when each job told last that its work is saved.
 func (s *State) Saved(at map[nomad.JobKey]time.Time) {
 	s.Do(func(tx *Tx) {
-		before := tx.checkpoints.at
-		tx.checkpoints.at = at
+		before := tx.Cluster.checkpoints.at
+		tx.Cluster.checkpoints.at = at
 		for key, when := range at {
 			if !before[key].Equal(when) {
 				tx.rebookJob(key)

@@ -168,24 +168,24 @@ func (l *completions) WaitedToRepeat(key nomad.JobKey) bool {
 // Nomad then runs its completed ones again: those have waited for long enough, and its queues can pay
 // for all that starts.
 func (r *Reader) MayRepeat(key nomad.JobKey) bool {
-	return r.WaitedToRepeat(key) && r.RepeatsAbove(key) == ""
+	return r.Queue.WaitedToRepeat(key) && r.RepeatsAbove(key) == ""
 }
 
 // RepeatAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
 // again, besides those that wait; empty if it can, or if there are none. Nomad itself does not ask.
 func (r *Reader) RepeatAbove(key nomad.JobKey, g *record.Group) string {
-	n, q := r.CompletedOf(key, g.Ask.Group), r.QueueOf(key, g.Ask.Group)
+	n, q := r.Queue.CompletedOf(key, g.Ask.Group), r.Cluster.QueueOf(key, g.Ask.Group)
 	if n == 0 || q == nil {
 		return ""
 	}
-	_, why := r.OverWithOwed(q.Name, g.Cost.Times(int64(n+r.Missing(key, g.Ask.Group))), key)
+	_, why := r.OverWithOwed(q.Name, g.Cost.Times(int64(n+r.Cluster.Missing(key, g.Ask.Group))), key)
 	return why
 }
 
 // RepeatsAbove is that of the first group of a job, by name, whose queue cannot pay.
 func (r *Reader) RepeatsAbove(key nomad.JobKey) string {
-	known := r.Record(key)
-	if known == nil || r.Completed(key) == 0 {
+	known := r.Queue.Record(key)
+	if known == nil || r.Queue.Completed(key) == 0 {
 		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.Groups)) {
@@ -200,13 +200,13 @@ func (r *Reader) RepeatsAbove(key nomad.JobKey) string {
 // bookRepeats books a job's allocs again with what an eviction would repeat, if that has changed by
 // more than a quarter.
 func (tx *Tx) bookRepeats(key nomad.JobKey) {
-	c, found := tx.completions.of[key]
+	c, found := tx.Queue.completions.of[key]
 	if !found {
 		return
 	}
-	if repeats := tx.Repeats(key); (repeats - c.booked).Abs() > c.booked/4 {
+	if repeats := tx.Queue.Repeats(key); (repeats - c.booked).Abs() > c.booked/4 {
 		c.booked = repeats
-		tx.completions.of[key] = c
+		tx.Queue.completions.of[key] = c
 		tx.rebookJob(key)
 	}
 }

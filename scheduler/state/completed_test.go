@@ -148,7 +148,7 @@ func TestWhatHasCompletedOfAJob(t *testing.T) {
 			s.Pass(row.wait)
 			key := servicetest.KeyOf(a)
 			s.State.View(func(r *state.Reader) {
-				if n, repeats, may := r.Completed(key), r.Repeats(key), r.MayRepeat(key); n != row.completed || repeats != row.repeats || may != row.may {
+				if n, repeats, may := r.Queue.Completed(key), r.Queue.Repeats(key), r.MayRepeat(key); n != row.completed || repeats != row.repeats || may != row.may {
 					t.Errorf("%d, for %s, again: %t; want %d, %s, %t", n, repeats, may, row.completed, row.repeats, row.may)
 				}
 			})
@@ -182,7 +182,9 @@ func TestWhatRunsAgain(t *testing.T) {
 			s.Pass(time.Minute)
 			s.End("alloc-0")
 		}
-		again := func() bool { return read(s, func(r *state.Reader) bool { return r.RunsAgain(servicetest.KeyOf(a)) }) }
+		again := func() bool {
+			return read(s, func(r *state.Reader) bool { return r.Queue.RunsAgain(servicetest.KeyOf(a)) })
+		}
 		if again() {
 			t.Error("nothing was registered, and yet it runs again")
 		}

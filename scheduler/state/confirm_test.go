@@ -78,7 +78,7 @@ func TestRoomOfAPhantomIsFree(t *testing.T) {
 func allocsOf(s *servicetest.Service) map[string]*nomad.Alloc {
 	found := map[string]*nomad.Alloc{}
 	s.State.View(func(r *state.Reader) {
-		for a := range r.Allocs() {
+		for a := range r.Cluster.Allocs() {
 			found[a.ID] = a
 		}
 	})

@@ -18,12 +18,12 @@ type contact struct {
 
 // Heard notes that Nomad has spoken.
 func (s *State) Heard() {
-	s.Do(func(tx *Tx) { tx.contact.synced, tx.contact.lost = tx.Now(), nil })
+	s.Do(func(tx *Tx) { tx.Cluster.contact.synced, tx.Cluster.contact.lost = tx.Now(), nil })
 }
 
 // Lost notes why Nomad cannot be heard.
 func (s *State) Lost(err error) {
-	s.Do(func(tx *Tx) { tx.contact.lost = err })
+	s.Do(func(tx *Tx) { tx.Cluster.contact.lost = err })
 }
 
 // ErrBlind is wrapped while the service has no view of the cluster.

@@ -14,9 +14,9 @@ func (d *departed) PutBackGone(keys []nomad.JobKey) { d.keys = append(d.keys, ke
 func (tx *Tx) TakeGone() []nomad.JobKey {
 	var gone, later []nomad.JobKey
 	for _, key := range tx.departed.keys {
-		r := tx.Record(key)
+		r := tx.Queue.Record(key)
 		switch {
-		case tx.Job(key) != nil: // it has come back
+		case tx.Cluster.Job(key) != nil: // it has come back
 		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than the departed one
 			later = append(later, key)
 		default:

@@ -35,10 +35,10 @@ func TestBudgets(t *testing.T) {
 	} {
 		r := emptyReader()
 		r.settings.config.Preemption.MaxPerJob = 2
-		r.disruptions.recall(&record.History{Evicted: map[string][]time.Time{oneJob.String(): row.evicted}, EvictedOwn: map[string][]time.Time{oneJob.String(): row.own}})
-		r.disruptions.expire()
+		r.Capacity.disruptions.recall(&record.History{Evicted: map[string][]time.Time{oneJob.String(): row.evicted}, EvictedOwn: map[string][]time.Time{oneJob.String(): row.own}})
+		r.Capacity.disruptions.expire()
 		a := &nomad.Alloc{Namespace: oneJob.Namespace, Job: oneJob.ID}
-		if other, same := r.BudgetLeft(a, false), r.BudgetLeft(a, true); other != row.other || same != row.same {
+		if other, same := r.Capacity.BudgetLeft(a, false), r.Capacity.BudgetLeft(a, true); other != row.other || same != row.same {
 			t.Errorf("%s: a budget is left for another queue: %v, for the same: %v", name, other, same)
 		}
 	}
@@ -46,7 +46,7 @@ func TestBudgets(t *testing.T) {
 
 // A leader goes on with what the one before it did.
 func TestDisruptionsAreHandedOver(t *testing.T) {
-	first, next := emptyReader().disruptions, emptyReader().disruptions
+	first, next := emptyReader().Capacity.disruptions, emptyReader().Capacity.disruptions
 	for _, e := range []view.Event{
 		{At: noon, Kind: "move", Namespace: oneJob.Namespace, JobID: oneJob.ID},
 		{At: noon, Kind: "idle", Namespace: oneJob.Namespace, JobID: oneJob.ID},

@@ -14,35 +14,37 @@
 // there is no room for it, or says nothing for too long. Nomad stays the referee. A
 // belief that was wrong costs a worse placement, never a double booking.
 //
-// A [Reader] is made of parts. Each has fields and methods of its own in a file of its name, and
-// can be read without the rest: it knows the clock, the settings and some of the parts above it,
-// never a Reader.
+// A [Reader] has three handles, each made of parts. A part has fields and methods of its own in a
+// file of its name, and can be read without the rest: it knows the clock, the settings and some of
+// the parts above it, never a Reader.
 //
 //	clock, settings        the time, the configuration
-//	contact                when Nomad was heard
-//	history, reasons       what people are shown: decisions, events, why something waits
-//	checkpoints, wanted    since when work is saved, since when it was wanted
-//	starts                 when what waits is likely to start
-//	      │
-//	nodes, jobs ─► allocs  what Nomad shows
-//	promises, reservations room that is not in Nomad yet, or never will be
-//	      │
-//	records                decisions, and how they differ from the registered jobs
-//	returns                what failed and is started again
-//	completions            completed allocs of batch jobs that go on (completed.go)
-//	books                  usages booked on the nodes, and the planners
-//	disruptions            evictions and moves, and how many more are allowed
-//	lifetimes              how long work runs
-//	      │
-//	quotas, waitlist       what queues may hold, whose turn it is
-//	rooms                  how well each node could take the requests
-//	measurements ─► learned, unused    what GPUs do, what tasks use, who uses nothing
 //
-// A Reader itself says what takes several parts: what an alloc counts for (usage.go) and what
-// queues owe (owed.go). A [Tx] changes several at once, for each thing that happens: Nomad tells of
-// something (apply.go) or measured it (use.go), something is promised (assume.go), booked
-// (booking.go) or done (handover.go), or an earlier leader did (recall.go). It alone has what is
-// taken out of the state once: departed, handover, turnover.
+//	Cluster                Nomad's view of the cluster, and the measured use of GPUs
+//	  contact              when Nomad was heard
+//	  nodes, jobs, allocs  as Nomad lists them
+//	  checkpoints, wanted  since when work is saved, since when it was wanted
+//	  lifetimes            how long work runs
+//	  measurements, learned, unused    what GPUs do, what tasks use, who uses nothing
+//
+//	Capacity               usages booked on the nodes
+//	  books                usages, and the planners
+//	  promises, reservations    room that is not in Nomad yet, or never will be
+//	  disruptions          evictions and moves, and how many more are allowed
+//	  rooms                how well each node could take the requests
+//
+//	Queue                  waiting groups and their decisions
+//	  records              decisions, and how they differ from the registered jobs
+//	  returns              what failed and is started again
+//	  completions          completed allocs of batch jobs that go on (completed.go)
+//	  quotas, waitlist     what queues may hold, whose turn it is
+//	  history, reasons, starts    what people are shown: decisions, events, why something waits
+//
+// A Reader itself answers questions across handles: the usage of an alloc (usage.go), the debt of
+// a queue (owed.go). The handles only read. A [Tx] changes several at once, for each thing that
+// happens: Nomad tells of something (apply.go) or measured it (use.go), something is promised
+// (assume.go), booked (booking.go) or done (handover.go), or an earlier leader did (recall.go). It
+// alone has what is taken out of the state once: departed, handover, turnover.
 //
 // What fits where is for [place.Snapshot] alone to say.
 package state

@@ -27,7 +27,7 @@ func on(machine string, n int64) place.Usage {
 // bookedOn counts what is booked on a machine.
 func bookedOn(s *servicetest.Service, machine string) (n int64) {
 	s.State.View(func(r *state.Reader) {
-		for _, u := range r.UsagesOn("id-" + machine) {
+		for _, u := range r.Capacity.UsagesOn("id-" + machine) {
 			for _, t := range u.Takes {
 				n += t.Slices
 			}

@@ -65,14 +65,14 @@ func (h *handover) Saved(now *record.History) {
 // alloc is stopped, and once more, with Failed set, if the alloc could not be stopped.
 func (tx *Tx) Note(e view.Event) {
 	e.At = tx.Now()
-	tx.history.event(record.CutEvent(e))
+	tx.Queue.history.event(record.CutEvent(e))
 	tx.handover.note(&e)
-	tx.disruptions.noteMoveOrIdle(&e)
+	tx.Capacity.disruptions.noteMoveOrIdle(&e)
 	tx.version++
 	if e.DryRun || e.Failed || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
 		return
 	}
-	if queue := tx.disruptions.noteEviction(&e); queue != "" {
+	if queue := tx.Capacity.disruptions.noteEviction(&e); queue != "" {
 		tx.rebookQueue(queue)
 	}
 	tx.rebookJob(nomad.JobKey{Namespace: e.Namespace, ID: e.JobID})
@@ -80,12 +80,12 @@ func (tx *Tx) Note(e view.Event) {
 
 // NoteOverrun keeps that a child of a periodic job took a queue above its limit.
 func (tx *Tx) NoteOverrun(queue string) {
-	tx.disruptions.overran[queue], tx.handover.unsaved = tx.Now(), true
+	tx.Capacity.disruptions.overran[queue], tx.handover.unsaved = tx.Now(), true
 }
 
 // forgetEvictions forgets those that do not count any more.
 func (tx *Tx) forgetEvictions() {
-	jobs, queues := tx.disruptions.expire()
+	jobs, queues := tx.Capacity.disruptions.expire()
 	for _, key := range jobs {
 		tx.rebookJob(key)
 	}
@@ -101,7 +101,7 @@ const usedEvery = 5 * time.Minute
 // calls Saved afterward.
 func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	h := &tx.handover
-	used, at := tx.quotas.past.Stored()
+	used, at := tx.Queue.quotas.past.Stored()
 	learned := tx.arrivals.new && tx.Now().Sub(h.saved.LearnedAt) >= usedEvery
 	if !h.unsaved && !learned && (len(used) == 0 || at.Sub(h.saved.UsedAt) < usedEvery) {
 		return nil, nil
@@ -109,24 +109,24 @@ func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	h.unsaved, tx.arrivals.new = false, false
 	turnover := tx.Planner().Turnover()
 	now = &record.History{
-		Used: used, UsedAt: at, Events: tx.history.stored(),
+		Used: used, UsedAt: at, Events: tx.Queue.history.stored(),
 		Arrived: slices.Clone(tx.arrivals.kinds), Turnover: &turnover, LearnedAt: tx.Now(),
 	}
-	tx.disruptions.store(now)
+	tx.Capacity.disruptions.store(now)
 	return now, h.saved
 }
 
 // RecallHistory takes what earlier leaders did.
 func (tx *Tx) RecallHistory(stored *record.History) {
 	tx.handover.saved = stored
-	tx.quotas.restore(stored.Used, stored.UsedAt)
+	tx.Queue.quotas.restore(stored.Used, stored.UsedAt)
 	tx.setQuotas()
-	tx.history.recall(stored.Events)
+	tx.Queue.history.recall(stored.Events)
 	tx.recallDemand(stored)
 	for _, e := range slices.Backward(stored.Events) {
-		tx.disruptions.noteMoveOrIdle(&e) // earlier releases kept only events
+		tx.Capacity.disruptions.noteMoveOrIdle(&e) // earlier releases kept only events
 	}
-	tx.disruptions.recall(stored)
+	tx.Capacity.disruptions.recall(stored)
 	for name := range stored.Evicted {
 		tx.rebookJob(ParseKey(name))
 	}

@@ -13,12 +13,12 @@ import (
 // next leader.
 func TestAnOverrunIsKept(t *testing.T) {
 	tx := &Tx{Reader: emptyReader(), handover: newHandover()}
-	if tx.Overran("q") || tx.handover.unsaved {
+	if tx.Capacity.Overran("q") || tx.handover.unsaved {
 		t.Fatal("nothing has happened")
 	}
 	tx.NoteOverrun("q")
-	if !tx.Overran("q") || tx.Overran("other") || !tx.handover.unsaved || !tx.disruptions.overran["q"].Equal(noon) {
-		t.Errorf("it is kept as %v", tx.disruptions.overran)
+	if !tx.Capacity.Overran("q") || tx.Capacity.Overran("other") || !tx.handover.unsaved || !tx.Capacity.disruptions.overran["q"].Equal(noon) {
+		t.Errorf("it is kept as %v", tx.Capacity.disruptions.overran)
 	}
 }
 

@@ -87,4 +87,4 @@ func (h *history) stored() []view.Event {
 }
 
 // NoteDecision keeps a decision for people, and reports whether it is new.
-func (tx *Tx) NoteDecision(v view.Decision) bool { return tx.history.decision(v) }
+func (tx *Tx) NoteDecision(v view.Decision) bool { return tx.Queue.history.decision(v) }

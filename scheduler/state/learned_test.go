@@ -63,10 +63,10 @@ func TestUseIsLearned(t *testing.T) {
 				measured(s, "a", 1000, -1) // without what the task uses: nothing is learned
 			}
 			s.State.View(func(r *state.Reader) {
-				if got := r.ExpectedUse(key, "g", "t", c.limit); got != c.expected {
+				if got := r.Cluster.ExpectedUse(key, "g", "t", c.limit); got != c.expected {
 					t.Errorf("expected to use %d, want %d", got, c.expected)
 				}
-				if u, _ := r.Usage("alloc-x"); u.Takes[0].Expected != c.booked {
+				if u, _ := r.Capacity.Usage("alloc-x"); u.Takes[0].Expected != c.booked {
 					t.Errorf("booked to use %d, want %d", u.Takes[0].Expected, c.booked)
 				}
 			})
@@ -105,7 +105,7 @@ func TestUnexpectedUseIsPlannedWith(t *testing.T) {
 			for _, use := range c.gpu {
 				measured(s, "a", use, c.task)
 			}
-			g := read(s, func(r *state.Reader) *nomad.Node { return r.Node("id-a") }).Plan.GPUs[0]
+			g := read(s, func(r *state.Reader) *nomad.Node { return r.Cluster.Node("id-a") }).Plan.GPUs[0]
 			if g.SurplusMilli != c.surplus || g.MeasuredMilli != -1 {
 				t.Errorf("%d more than expected, measured %d; want %d and none", g.SurplusMilli, g.MeasuredMilli, c.surplus)
 			}

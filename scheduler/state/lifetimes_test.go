@@ -42,7 +42,7 @@ func TestLifetimesAreLearnedFromWhatEndedByItself(t *testing.T) {
 			s.State.Apply([]nomad.Change{past(c.change)}, 5)
 		}
 		left := func(r *state.Reader) bool {
-			return r.RunTime(nomad.JobKey{Namespace: "default", ID: "new"}, "g", 0, []place.Take{{Milli: 62}}).Known()
+			return r.Cluster.RunTime(nomad.JobKey{Namespace: "default", ID: "new"}, "g", 0, []place.Take{{Milli: 62}}).Known()
 		}
 		if got := read(s, left); got != c.known {
 			t.Errorf("%s: learned: %t, want %t", name, got, c.known)
@@ -80,7 +80,7 @@ func TestLifetimesAreKnownByJobAndSize(t *testing.T) {
 		"another child": {"child-2", 1000, time.Minute}, "another job of its size": {"new", 1000, time.Hour}, "of a size unseen": {"new", 250, 2 * time.Hour},
 	} {
 		got := read(s, func(r *state.Reader) time.Duration {
-			return r.RunTime(nomad.JobKey{Namespace: "default", ID: c.job}, "g", 0, []place.Take{{Milli: c.milli}}).At(0.99)
+			return r.Cluster.RunTime(nomad.JobKey{Namespace: "default", ID: c.job}, "g", 0, []place.Take{{Milli: c.milli}}).At(0.99)
 		})
 		if got != c.want {
 			t.Errorf("%s runs for %v, want %v", name, got, c.want)
@@ -93,7 +93,7 @@ func TestLifetimesAreKnownByJobAndSize(t *testing.T) {
 func TestTurnsGoByHowLongWorkRuns(t *testing.T) {
 	key := func(id string) nomad.JobKey { return nomad.JobKey{Namespace: "default", ID: id} }
 	later := func(s *servicetest.Service, id, queue string, limit time.Duration) time.Duration {
-		return read(s, func(r *state.Reader) time.Duration { return r.Turn(key(id), "g", 50, queue, limit).Later })
+		return read(s, func(r *state.Reader) time.Duration { return r.Queue.Turn(key(id), "g", 50, queue, limit).Later })
 	}
 	const shortest = servicetest.Quick + "fairness {\n order = \"shortest\"\n}\nqueue \"fifo\" {\n order = \"arrival\"\n namespaces = [\"default\"]\n}\nqueue \"own\" {\n allow_namespaces = [\"default\"]\n}\n"
 	s := servicetest.New(t, shortest, servicetest.Machine("a", 1))

@@ -32,11 +32,11 @@ func TestMeasurements(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, row.config, servicetest.Machine("a", 2))
 			s.State.Measured("id-a", nomad.Measurements{GPUs: map[string]view.Measured{"GPU-a-1": {Milli: 500, MemoryMiB: 4000}}})
-			before := read(s, (*state.Reader).Epoch)
+			before := read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() })
 			version := read(s, (*state.Reader).Version)
 			s.State.Measured("id-a", nomad.Measurements{GPUs: map[string]view.Measured{"GPU-a-1": {Milli: row.milli, MemoryMiB: row.memory, PowerW: 7}}})
 			s.State.View(func(r *state.Reader) {
-				n := r.Node("id-a")
+				n := r.Cluster.Node("id-a")
 				if g := n.View.GPUs[1].Measured; g.Milli != row.milli || g.PowerW != 7 || n.View.GPUs[0].Measured.Milli != view.Unmeasured {
 					t.Errorf("shown: %+v", n.View.GPUs)
 				}
@@ -48,7 +48,7 @@ func TestMeasurements(t *testing.T) {
 				}
 			})
 			s.State.Apply([]nomad.Change{{Node: servicetest.Machine("a", 2)}}, 99)
-			if g := read(s, func(r *state.Reader) *nomad.Node { return r.Node("id-a") }).View.GPUs[1].Measured; g.PowerW != 7 {
+			if g := read(s, func(r *state.Reader) *nomad.Node { return r.Cluster.Node("id-a") }).View.GPUs[1].Measured; g.PowerW != 7 {
 				t.Errorf("forgotten when the node changed: %+v", g)
 			}
 			_ = before
@@ -59,7 +59,7 @@ func TestMeasurements(t *testing.T) {
 	down, cpu := servicetest.Machine("c", 1), servicetest.Machine("d", 0)
 	down.View.Status = "down"
 	s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 1)}, {Node: down}, {Node: cpu}}, 2)
-	if g := read(s, func(r *state.Reader) *nomad.Node { return r.Node("id-b") }).View.GPUs[0].Measured; g.Milli != 5 {
+	if g := read(s, func(r *state.Reader) *nomad.Node { return r.Cluster.Node("id-b") }).View.GPUs[0].Measured; g.Milli != 5 {
 		t.Errorf("measured before the node was known: %+v", g)
 	}
 	if ids := s.State.GPUNodes(false); len(ids) != 2 || ids[0] != "id-a" || ids[1] != "id-b" {
@@ -74,7 +74,7 @@ func TestReady(t *testing.T) {
 	fresh := state.New(read(s, (*state.Reader).Config), clock.Now)
 	says := func() string {
 		var err error
-		if fresh.View(func(r *state.Reader) { err = r.Ready() }); err == nil {
+		if fresh.View(func(r *state.Reader) { err = r.Cluster.Ready() }); err == nil {
 			return ""
 		}
 		if !errors.Is(err, state.ErrBlind) {
@@ -120,7 +120,7 @@ func TestNodes(t *testing.T) {
 	wantSlices(t, s, "c", 3, "once it is")
 	wantSlices(t, s, "a", 2, "elsewhere")
 	order := func() (list string) {
-		for _, id := range read(s, (*state.Reader).NodeIDs) {
+		for _, id := range read(s, func(r *state.Reader) []string { return r.Cluster.NodeIDs() }) {
 			list += id + " "
 		}
 		return list
@@ -129,7 +129,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("order %s", order())
 	}
 	s.State.Apply([]nomad.Change{{NodeGone: "id-b"}, {NodeGone: "id-x"}}, 10)
-	if order() != "id-a id-c " || read(s, func(r *state.Reader) *nomad.Node { return r.Node("id-b") }) != nil {
+	if order() != "id-a id-c " || read(s, func(r *state.Reader) *nomad.Node { return r.Cluster.Node("id-b") }) != nil {
 		t.Errorf("order %s", order())
 	}
 	s.State.Apply([]nomad.Change{{NodeGone: "id-c"}}, 11)
@@ -137,10 +137,10 @@ func TestNodes(t *testing.T) {
 	wantSlices(t, s, "c", 3, "when it is back")
 	s.State.Apply([]nomad.Change{{AllocGone: "on-c"}, {AllocGone: "unknown"}}, 13)
 	wantSlices(t, s, "c", 0, "when the alloc is gone")
-	if n := read(s, func(r *state.Reader) int { return r.Live(servicetest.KeyOf(a), "g") }); n != 1 {
+	if n := read(s, func(r *state.Reader) int { return r.Cluster.Live(servicetest.KeyOf(a), "g") }); n != 1 {
 		t.Errorf("%d run", n)
 	}
-	if read(s, (*state.Reader).Index) != 13 {
+	if read(s, func(r *state.Reader) uint64 { return r.Cluster.Index() }) != 13 {
 		t.Error("another index")
 	}
 	// A node that cannot be planned for is left out, and told.

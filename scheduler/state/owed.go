@@ -12,12 +12,12 @@ import (
 // counts as held already, and what a job owes itself is left out.
 func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
-	for _, w := range r.Returning() {
+	for _, w := range r.Queue.Returning() {
 		if w.Job != without && r.IsWithin(w.Turn.Queue, queue) {
 			sum = sum.Plus(w.Asks())
 		}
 	}
-	return sum.Plus(r.waitlist.owedForRoom(queue, without))
+	return sum.Plus(r.Queue.waitlist.owedForRoom(queue, without))
 }
 
 // OverWithOwed says why a queue may not take another charge besides the charges that others were
@@ -27,7 +27,7 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 func (r *Reader) OverWithOwed(queue string, cost place.Charge, without nomad.JobKey) (owed place.Charge, why string) {
 	for q := r.Config().Queue(queue); q != nil && why == ""; q = r.Config().Queue(q.Parent) {
 		owed = r.Owed(q.Name, without)
-		why = r.OverQuota(q.Name, cost.Plus(owed))
+		why = r.Queue.OverQuota(q.Name, cost.Plus(owed))
 	}
 	return owed, why
 }

@@ -22,11 +22,11 @@ func launchedBy(key nomad.JobKey) (parent nomad.JobKey, launched bool) {
 // one.
 func (r *Reader) Overlaps(key nomad.JobKey) bool {
 	parent, launched := launchedBy(key)
-	if p := r.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
+	if p := r.Cluster.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
 		return false
 	}
-	for other := range r.jobs.launchedFrom(parent) {
-		if other != key && (r.allocs.anyAlloc(other) || r.AnyAssumed(other)) {
+	for other := range r.Cluster.jobs.launchedFrom(parent) {
+		if other != key && (r.Cluster.allocs.anyAlloc(other) || r.Capacity.AnyAssumed(other)) {
 			return true
 		}
 	}

@@ -87,17 +87,17 @@ func TestAssumed(t *testing.T) {
 				tx.Assume(one, "g", on("a", 2), false)
 				tx.Assume(one, "g", on("b", 3), false)
 			})
-			before := read(s, (*state.Reader).Epoch)
+			before := read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() })
 			row.then(s)
-			n := read(s, func(r *state.Reader) int { return r.Assumed(one, "g") })
-			any := read(s, func(r *state.Reader) bool { return r.AnyAssumed(one) })
+			n := read(s, func(r *state.Reader) int { return r.Capacity.Assumed(one, "g") })
+			any := read(s, func(r *state.Reader) bool { return r.Capacity.AnyAssumed(one) })
 			if n != row.left || len(s.AllAssumed()) != row.left || any != (row.left > 0) {
 				t.Errorf("%d are left, any: %v; want %d", n, any, row.left)
 			}
 			if got := bookedOn(s, "a") + bookedOn(s, "b"); got != int64(row.slice) {
 				t.Errorf("%d slices are booked, want %d", got, row.slice)
 			}
-			if after := read(s, (*state.Reader).Epoch); (after == before) != (name == "nothing happens") && row.left == 0 {
+			if after := read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() }); (after == before) != (name == "nothing happens") && row.left == 0 {
 				t.Errorf("epoch %d, before %d", after, before)
 			}
 		})
@@ -123,7 +123,7 @@ func TestSavepoint(t *testing.T) {
 		rollback := tx.Savepoint(one)
 		tx.Forget(one)
 		tx.Assume(one, "h", on("b", 7), false)
-		closed := tx.Open(tx.Reservation("r"))
+		closed := tx.Open(tx.Capacity.Reservation("r"))
 		tx.Claim("r", one)
 		closed()
 		rollback()
@@ -140,7 +140,7 @@ func TestSavepoint(t *testing.T) {
 		t.Errorf("got %+v", s.AllAssumed())
 	}
 	s.State.Do(func(tx *state.Tx) { // a claim that was there before stays
-		closed := tx.Open(tx.Reservation("r"))
+		closed := tx.Open(tx.Capacity.Reservation("r"))
 		tx.Claim("r", one)
 		closed()
 		tx.Savepoint(one)()
@@ -211,7 +211,7 @@ func TestRoomIsKeptWhileVictimsStop(t *testing.T) {
 		row.then(s)
 		s.Pass(state.Unplaced + 1)
 		s.Expire()
-		left := read(s, func(r *state.Reader) int { return r.Assumed(one, "g") })
+		left := read(s, func(r *state.Reader) int { return r.Capacity.Assumed(one, "g") })
 		if left != row.left || len(s.AllAssumed()) != left {
 			t.Errorf("%s: %d of the job are left, want %d, of all: %+v", name, left, row.left, s.AllAssumed())
 		}

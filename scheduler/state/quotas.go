@@ -96,14 +96,14 @@ func turnOf(u *place.Usage) quota.Turn {
 
 // Account adds the present holdings of queues to their past use.
 func (tx *Tx) Account() {
-	if tx.quotas.limits != nil {
-		tx.quotas.past.Account(tx.quotas.limits, tx.books.snap, tx.Now())
+	if tx.Queue.quotas.limits != nil {
+		tx.Queue.quotas.past.Account(tx.Queue.quotas.limits, tx.Capacity.books.snap, tx.Now())
 	}
 }
 
 // setQuotas hands the configured queues to the core.
 func (tx *Tx) setQuotas() {
-	if err := tx.quotas.configure(); err != nil {
+	if err := tx.Queue.quotas.configure(); err != nil {
 		tx.Trouble(err)
 	}
 }

@@ -97,27 +97,27 @@ func TestWaiting(t *testing.T) {
 	s.Block(idle, 0)
 	s.State.View(func(r *state.Reader) {
 		var got []string
-		for _, w := range r.Waiting() {
+		for _, w := range r.Queue.Waiting() {
 			got = append(got, fmt.Sprintf("%s/%s %d %d", w.Job, w.Group, w.Missing, w.Turn.Priority))
 		}
 		if want := "y/other/g 2 40, x/capped/g 1 40, nobody/alone/g 5 40, free/free/g 4 40, y/low/g 3 10"; strings.Join(got, ", ") != want {
 			t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
 		}
 		key := nomad.JobKey{Namespace: "x", ID: "capped"}
-		if turn := r.Turn(key, "g", 90, "", 0); turn.Priority != 40 || turn.Queue != "x" || !turn.Since.Equal(r.Blocked(key).Since) {
+		if turn := r.Queue.Turn(key, "g", 90, "", 0); turn.Priority != 40 || turn.Queue != "x" || !turn.Since.Equal(r.Cluster.Blocked(key).Since) {
 			t.Errorf("turn %+v", turn)
 		}
-		if turn := r.Turn(key, "h", 30, "", 0); turn.Priority != 30 || !turn.Since.Equal(r.Now()) {
+		if turn := r.Queue.Turn(key, "h", 30, "", 0); turn.Priority != 30 || !turn.Since.Equal(r.Now()) {
 			t.Errorf("what does not wait yet: %+v", turn)
 		}
-		if r.Missing(key, "g") != 1 || r.Missing(key, "h") != 0 || r.Missing(nomad.JobKey{}, "g") != 0 {
+		if r.Cluster.Missing(key, "g") != 1 || r.Cluster.Missing(key, "h") != 0 || r.Cluster.Missing(nomad.JobKey{}, "g") != 0 {
 			t.Error("wrong allocs are missing")
 		}
 	})
 	key := nomad.JobKey{Namespace: "x", ID: "capped"}
 	for range 2 {
 		s.State.Apply([]nomad.Change{{Unblocked: &key}}, 100)
-		if left := read(s, (*state.Reader).Waiting); len(left) != 4 || read(s, func(r *state.Reader) *nomad.Blocked { return r.Blocked(key) }) != nil {
+		if left := read(s, func(r *state.Reader) []*state.Waiting { return r.Queue.Waiting() }); len(left) != 4 || read(s, func(r *state.Reader) *nomad.Blocked { return r.Cluster.Blocked(key) }) != nil {
 			t.Errorf("waiting: %v", left)
 		}
 	}
@@ -134,7 +134,7 @@ func TestHolders(t *testing.T) {
 	s.Run(job("x", "cpu", 1), "cpu", "a", 0, 0, 0)
 	s.State.View(func(r *state.Reader) {
 		list := func(queue string, matches func(nomad.JobKey) bool) (ids string) {
-			for _, u := range r.HoldersIn(queue, matches) {
+			for _, u := range r.Queue.HoldersIn(queue, matches) {
 				ids += u.ID + " "
 			}
 			return ids
@@ -146,17 +146,17 @@ func TestHolders(t *testing.T) {
 		if got := list("org", func(key nomad.JobKey) bool { return key.Namespace == "y" }); got != "second " {
 			t.Errorf("some of org: %s", got)
 		}
-		if used, borrowed := r.Used("x"); used.Milli != 2000 || borrowed.Milli != 1000 {
+		if used, borrowed := r.Queue.Used("x"); used.Milli != 2000 || borrowed.Milli != 1000 {
 			t.Errorf("x holds %v, borrowed %v", used, borrowed)
 		}
-		if r.Exceeds("org") || r.OverQuota("org", place.Charge{Milli: 1000}) != "" || r.OverQuota("y", place.Charge{Milli: 1001}) == "" || r.NeverInQuota("y", place.Charge{Milli: 4000}) != "" || r.NeverInQuota("y", place.Charge{Milli: 4001}) == "" {
-			t.Errorf("quota: %s", r.OverQuota("org", place.Charge{Milli: 1000}))
+		if r.Queue.Exceeds("org") || r.Queue.OverQuota("org", place.Charge{Milli: 1000}) != "" || r.Queue.OverQuota("y", place.Charge{Milli: 1001}) == "" || r.Queue.NeverInQuota("y", place.Charge{Milli: 4000}) != "" || r.Queue.NeverInQuota("y", place.Charge{Milli: 4001}) == "" {
+			t.Errorf("quota: %s", r.Queue.OverQuota("org", place.Charge{Milli: 1000}))
 		}
 	})
 	for i := range 2 {
 		s.Run(job("y", "second", 30), fmt.Sprint("more", i), "a", 4+i, 0, 16)
 	}
-	if !read(s, func(r *state.Reader) bool { return r.Exceeds("org") }) {
+	if !read(s, func(r *state.Reader) bool { return r.Queue.Exceeds("org") }) {
 		t.Error("five GPUs of four, and it is not too much")
 	}
 }
@@ -208,10 +208,10 @@ func TestEvictable(t *testing.T) {
 			a.Index += 100
 			s.State.Apply([]nomad.Change{{Alloc: &a}}, a.Index)
 			s.State.View(func(r *state.Reader) {
-				if r.Stoppable(&a) != row.stoppable || r.Evictable(&a) != row.evictable {
-					t.Errorf("stoppable %v, evictable %v", r.Stoppable(&a), r.Evictable(&a))
+				if r.Cluster.Stoppable(&a) != row.stoppable || r.Capacity.Evictable(&a) != row.evictable {
+					t.Errorf("stoppable %v, evictable %v", r.Cluster.Stoppable(&a), r.Capacity.Evictable(&a))
 				}
-				if u, booked := r.Usage("alloc-j"); name != "nobody knows" && name != "has no GPU" && (!booked || u.Pinned == row.evictable) {
+				if u, booked := r.Capacity.Usage("alloc-j"); name != "nobody knows" && name != "has no GPU" && (!booked || u.Pinned == row.evictable) {
 					t.Errorf("booked %v as %+v", booked, u)
 				}
 			})
@@ -269,18 +269,18 @@ func TestConfigureBooksAgain(t *testing.T) {
 		t.Error("nothing has changed")
 	}
 	s.State.View(func(r *state.Reader) {
-		if u, _ := r.Usage("alloc"); u.Queue != "x" || u.Priority != 40 {
+		if u, _ := r.Capacity.Usage("alloc"); u.Queue != "x" || u.Priority != 40 {
 			t.Errorf("booked as %+v", u)
 		}
 	})
 	version = read(s, (*state.Reader).Version)
-	epoch := read(s, (*state.Reader).Epoch)
+	epoch := read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() })
 	same, err := config.Parse("test.hcl", []byte(queues))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.State.Do(func(tx *state.Tx) { tx.Configure(same) })
-	if read(s, (*state.Reader).Version) != version || read(s, (*state.Reader).Epoch) != epoch {
+	if read(s, (*state.Reader).Version) != version || read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() }) != epoch {
 		t.Error("everything is judged anew for a configuration that is as it was")
 	}
 	if c, err = config.Parse("test.hcl", []byte("placement {\n policy = \"PACK\"\n}")); err != nil {
@@ -328,7 +328,7 @@ func TestUseIsStored(t *testing.T) {
 		next.Register(a)
 		next.Block(a, 1)
 	}
-	if w := read(next, (*state.Reader).Waiting); len(w) != 2 || w[0].Job.ID != "y" {
+	if w := read(next, func(r *state.Reader) []*state.Waiting { return r.Queue.Waiting() }); len(w) != 2 || w[0].Job.ID != "y" {
 		t.Errorf("first is %+v", w)
 	}
 }
@@ -355,7 +355,7 @@ func TestWhatEarlierLeadersEvictedCounts(t *testing.T) {
 		}
 		s.State.Do(func(tx *state.Tx) {
 			tx.RecallHistory(&row.stored)
-			if u, found := tx.Usage("alloc-job"); !found || u.Spent != row.spent {
+			if u, found := tx.Capacity.Usage("alloc-job"); !found || u.Spent != row.spent {
 				t.Errorf("%s: %+v", name, u)
 			}
 		})

@@ -46,30 +46,30 @@ func (r *reasons) Uncut(key nomad.JobKey, group string) string {
 
 // NoteUncut keeps for people why no GPU is cut again for groups that wait, by job/group.
 func (tx *Tx) NoteUncut(why map[string]string) {
-	if !maps.Equal(tx.reasons.uncut, why) {
-		clear(tx.reasons.uncut)
-		maps.Copy(tx.reasons.uncut, why)
+	if !maps.Equal(tx.Queue.reasons.uncut, why) {
+		clear(tx.Queue.reasons.uncut)
+		maps.Copy(tx.Queue.reasons.uncut, why)
 		tx.version++
 	}
 }
 
 // NoteFutile keeps for people whether evictions were looked for in vain.
 func (tx *Tx) NoteFutile(key nomad.JobKey, group string, futile bool) {
-	if tx.Futile(key, group) == futile {
+	if tx.Queue.Futile(key, group) == futile {
 		return
 	}
 	tx.version++
 	if futile {
-		tx.reasons.futile[key.String()+"/"+group] = true
+		tx.Queue.reasons.futile[key.String()+"/"+group] = true
 	} else {
-		delete(tx.reasons.futile, key.String()+"/"+group)
+		delete(tx.Queue.reasons.futile, key.String()+"/"+group)
 	}
 }
 
 // NoteUnmoved keeps for people why no work was moved for a group that waits for room.
 func (tx *Tx) NoteUnmoved(key nomad.JobKey, group, why string) {
-	if tx.Unmoved(key, group) != why {
-		tx.reasons.unmoved[key.String()+"/"+group] = why
+	if tx.Queue.Unmoved(key, group) != why {
+		tx.Queue.reasons.unmoved[key.String()+"/"+group] = why
 		tx.version++
 	}
 }

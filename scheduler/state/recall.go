@@ -21,7 +21,7 @@ const fresh = time.Minute
 // false for one whose job is gone.
 func (tx *Tx) Recall(r *record.Record) bool {
 	key := r.Key()
-	j := tx.Job(key)
+	j := tx.Cluster.Job(key)
 	if j == nil && tx.Now().Sub(r.At) > orphaned {
 		return false
 	}
@@ -35,7 +35,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 			continue
 		}
 		tx.ForgetGroup(key, name)
-		tx.AssumeRest(key, name, g.Assumed, g.Ask.Count-tx.Live(key, name))
+		tx.AssumeRest(key, name, g.Assumed, g.Ask.Count-tx.Cluster.Live(key, name))
 	}
 	if j == nil || !j.Stopped {
 		tx.recallRoom(r)
@@ -63,7 +63,7 @@ func (tx *Tx) recallRoom(r *record.Record) {
 		return
 	}
 	for name, g := range r.Groups {
-		if g.Decision.Hold == nil || tx.Live(key, name) > 0 {
+		if g.Decision.Hold == nil || tx.Cluster.Live(key, name) > 0 {
 			continue
 		}
 		tx.ForgetGroup(key, name)
@@ -76,7 +76,7 @@ func (tx *Tx) recallRoom(r *record.Record) {
 // stillGoes reports whether something has not ended yet where room is being made for a group: it
 // may be what began to end when that was decided.
 func (tx *Tx) stillGoes(g *record.Group) bool {
-	return tx.allocs.stillEnds(g.Attempts.At, func(node string) bool {
+	return tx.Cluster.allocs.stillEnds(g.Attempts.At, func(node string) bool {
 		return slices.ContainsFunc(g.Assumed, func(u place.Usage) bool { return u.NodeID == node })
 	})
 }

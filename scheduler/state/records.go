@@ -182,23 +182,23 @@ func (l *records) Direct(key nomad.JobKey) bool {
 
 // Keep takes a record as that of its job.
 func (tx *Tx) Keep(r *record.Record) {
-	tx.records.put(r)
-	tx.enlist(r.Key())
+	tx.Queue.records.put(r)
+	tx.Queue.enlist(r.Key())
 	tx.version++
 }
 
 // Stored takes a copy of a job's record that lies in another Variable, and is the same otherwise.
-func (tx *Tx) Stored(r *record.Record) { tx.records.byJob[r.Key()] = r }
+func (tx *Tx) Stored(r *record.Record) { tx.Queue.records.byJob[r.Key()] = r }
 
 // Settled notes that Nomad has the recorded decision about a job.
 func (tx *Tx) Settled(key nomad.JobKey) {
-	if r := tx.Record(key); r != nil {
+	if r := tx.Queue.Record(key); r != nil {
 		r.Settled = tx.Now()
 	}
 }
 
 // ForgetRecord forgets the decision about a job.
 func (tx *Tx) ForgetRecord(key nomad.JobKey) {
-	tx.records.remove(key)
-	tx.enlist(key)
+	tx.Queue.records.remove(key)
+	tx.Queue.enlist(key)
 }

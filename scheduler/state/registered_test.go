@@ -44,21 +44,21 @@ func TestWhatCameAroundTheService(t *testing.T) {
 			j.Groups = append([]nomad.Group(nil), j.Groups...)
 			row.change(s, &j)
 			s.State.Apply([]nomad.Change{{Job: &j}}, 99)
-			if j.Key == one && read(s, func(r *state.Reader) bool { return r.Direct(one) }) {
+			if j.Key == one && read(s, func(r *state.Reader) bool { return r.Queue.Direct(one) }) {
 				t.Error("it is direct while the decision is under way")
 			}
 			s.Pass(state.Unseen)
 			s.State.View(func(r *state.Reader) {
-				if r.Direct(j.Key) != row.direct || r.Drifted(j.Key) != row.drifted {
-					t.Errorf("direct %v, drifted %v", r.Direct(j.Key), r.Drifted(j.Key))
+				if r.Queue.Direct(j.Key) != row.direct || r.Queue.Drifted(j.Key) != row.drifted {
+					t.Errorf("direct %v, drifted %v", r.Queue.Direct(j.Key), r.Queue.Drifted(j.Key))
 				}
-				if j.Key == one && r.Unrecorded(one) != row.unrecored {
-					t.Errorf("unrecorded: %v", r.Unrecorded(one))
+				if j.Key == one && r.Queue.Unrecorded(one) != row.unrecored {
+					t.Errorf("unrecorded: %v", r.Queue.Unrecorded(one))
 				}
-				if drifted := r.DriftedJobs(); (len(drifted) == 1) != row.drifted {
+				if drifted := r.Queue.DriftedJobs(); (len(drifted) == 1) != row.drifted {
 					t.Errorf("drifted: %v", drifted)
 				}
-				if r.Direct(nomad.JobKey{ID: "none"}) {
+				if r.Queue.Direct(nomad.JobKey{ID: "none"}) {
 					t.Error("a job that is not there is direct")
 				}
 			})
@@ -104,7 +104,7 @@ func TestAChildIsOfAParentThatIsHeld(t *testing.T) {
 		s.Index++
 		j.Index, j.Groups[0].Inherited = s.Index, inherited
 		s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
-		if got := read(s, func(r *state.Reader) bool { return r.Direct(j.Key) }); got != want {
+		if got := read(s, func(r *state.Reader) bool { return r.Queue.Direct(j.Key) }); got != want {
 			t.Errorf("a child with %q is direct: %v", inherited, got)
 		}
 	}
@@ -114,7 +114,7 @@ func TestAChildIsOfAParentThatIsHeld(t *testing.T) {
 func TestAlive(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
 	r := recorded(s, one, nil)
-	alive := func() bool { return read(s, func(x *state.Reader) bool { return x.Alive(one, r) }) }
+	alive := func() bool { return read(s, func(x *state.Reader) bool { return x.Cluster.Alive(one, r) }) }
 	if !alive() {
 		t.Error("decided a moment ago")
 	}
@@ -330,12 +330,12 @@ func TestANewLeaderSeesWhatWasRegistered(t *testing.T) {
 			r.Groups["g"] = record.Group{Ask: servicetest.Ask("one", "1G", 1)}
 			s.State.Do(func(tx *state.Tx) { tx.Recall(r) })
 			s.Pass(state.Echo)
-			if got := read(s, func(r *state.Reader) bool { return r.Direct(one) }); got != row.direct {
+			if got := read(s, func(r *state.Reader) bool { return r.Queue.Direct(one) }); got != row.direct {
 				t.Errorf("direct: %v", got)
 			}
 			s.Pass(state.Unseen) // an old record is not under way because it was recalled
 			s.State.Do(func(tx *state.Tx) { tx.Recall(r) })
-			if !read(s, func(r *state.Reader) bool { return r.Direct(one) }) {
+			if !read(s, func(r *state.Reader) bool { return r.Queue.Direct(one) }) {
 				t.Error("recalled long after, and not direct")
 			}
 		})
@@ -355,7 +355,7 @@ func TestAJobThatIsStartedAgainIsDirect(t *testing.T) {
 		s.Index++
 		j.Index, j.Stopped = s.Index, stopped
 		s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
-		return read(s, func(r *state.Reader) bool { return r.Direct(one) })
+		return read(s, func(r *state.Reader) bool { return r.Queue.Direct(one) })
 	}
 	for range 2 {
 		if told(false) {

@@ -114,21 +114,21 @@ func (l *reservations) ReservedUntil(node string) time.Time {
 
 // Reserve keeps room free. A reservation that is known or over is left out.
 func (tx *Tx) Reserve(r *record.Reservation) {
-	if tx.Reservation(r.ID) != nil || !tx.reservations.lasts(r) {
+	if tx.Capacity.Reservation(r.ID) != nil || !tx.Capacity.reservations.lasts(r) {
 		return
 	}
-	tx.reservations.put(r)
+	tx.Capacity.reservations.put(r)
 	tx.book(r.Usage)
 	tx.version++
 }
 
 // Release gives a reservation's room back, and reports whether there was one.
 func (tx *Tx) Release(id string) bool {
-	if tx.Reservation(id) == nil {
+	if tx.Capacity.Reservation(id) == nil {
 		return false
 	}
 	tx.unbook(id)
-	tx.reservations.remove(id)
+	tx.Capacity.reservations.remove(id)
 	tx.version++
 	return true
 }
@@ -145,11 +145,13 @@ func (tx *Tx) Open(r *record.Reservation) (closed func()) {
 }
 
 // Claim gives the room of an open reservation to a job.
-func (tx *Tx) Claim(id string, key nomad.JobKey) { tx.Reservation(id).ClaimedBy = key.String() }
+func (tx *Tx) Claim(id string, key nomad.JobKey) {
+	tx.Capacity.Reservation(id).ClaimedBy = key.String()
+}
 
 // Unclaim takes a job's claim back.
 func (tx *Tx) Unclaim(key nomad.JobKey) {
-	for _, r := range tx.reservations.claimedBy(key) {
+	for _, r := range tx.Capacity.reservations.claimedBy(key) {
 		r.ClaimedBy = ""
 		tx.book(r.Usage)
 	}

@@ -27,14 +27,14 @@ func TestReservations(t *testing.T) {
 	}
 	ids := func() (list string) {
 		s.State.View(func(r *state.Reader) {
-			for _, one := range r.Reservations() {
+			for _, one := range r.Capacity.Reservations() {
 				list += one.ID + " "
 			}
 		})
 		return list
 	}
 	until := func(machine string) time.Time {
-		return read(s, func(r *state.Reader) time.Time { return r.ReservedUntil("id-" + machine) })
+		return read(s, func(r *state.Reader) time.Time { return r.Capacity.ReservedUntil("id-" + machine) })
 	}
 	keep("y", "a", 2, minutes(2))
 	keep("x", "a", 3, minutes(1))
@@ -51,7 +51,7 @@ func TestReservations(t *testing.T) {
 	wantSlices(t, s, "b", 4, "when the node changes")
 
 	s.State.Do(func(tx *state.Tx) {
-		closed := tx.Open(tx.Reservation("y"))
+		closed := tx.Open(tx.Capacity.Reservation("y"))
 		if slicesOf(tx, "a") != 3 {
 			t.Errorf("open: %d slices", slicesOf(tx, "a"))
 		}
@@ -59,10 +59,10 @@ func TestReservations(t *testing.T) {
 	})
 	wantSlices(t, s, "a", 5, "not claimed")
 	s.State.Do(func(tx *state.Tx) {
-		closed := tx.Open(tx.Reservation("y"))
+		closed := tx.Open(tx.Capacity.Reservation("y"))
 		tx.Claim("y", one)
 		closed()
-		if tx.IsReserved(&place.Usage{ID: "y"}) || !tx.IsReserved(&place.Usage{ID: "x"}) || tx.IsReserved(&place.Usage{ID: "none"}) {
+		if tx.Capacity.IsReserved(&place.Usage{ID: "y"}) || !tx.Capacity.IsReserved(&place.Usage{ID: "x"}) || tx.Capacity.IsReserved(&place.Usage{ID: "none"}) {
 			t.Error("reserved is what is unclaimed")
 		}
 	})
@@ -92,7 +92,7 @@ func TestReservations(t *testing.T) {
 }
 
 func slicesOf(tx *state.Tx, machine string) (n int64) {
-	for _, u := range tx.UsagesOn("id-" + machine) {
+	for _, u := range tx.Capacity.UsagesOn("id-" + machine) {
 		n += u.Takes[0].Slices
 	}
 	return n

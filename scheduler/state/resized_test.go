@@ -18,7 +18,7 @@ func TestATaskThatGivesComputeBack(t *testing.T) {
 	task := s.Alloc("alloc-one").Devices[0].Task
 	milli := func() int64 {
 		return read(s, func(r *state.Reader) (n int64) {
-			for _, u := range r.UsagesOn("id-a") {
+			for _, u := range r.Capacity.UsagesOn("id-a") {
 				n += u.Takes[0].Milli
 			}
 			return n

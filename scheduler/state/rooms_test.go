@@ -25,11 +25,11 @@ func sliceNeed(count int64) *state.Need {
 
 // fitOf is how well a node fits, found without memory.
 func fitOf(tx *state.Tx, node string, need *state.Need) state.Fit {
-	n := tx.Node(node)
+	n := tx.Cluster.Node(node)
 	switch {
-	case n == nil || !tx.CouldServe(node, need):
+	case n == nil || !tx.Capacity.CouldServe(node, need):
 		return state.FitsNever
-	case tx.ServesNow(node, need, nil):
+	case tx.Capacity.ServesNow(node, need, nil):
 		return state.FitsNow
 	case n.Plan.Ineligible:
 		return state.FitsWhenBack
@@ -41,13 +41,13 @@ func fitOf(tx *state.Tx, node string, need *state.Need) state.Fit {
 // not help.
 func leastOf(tx *state.Tx, node string, need *state.Need, priority int, own nomad.JobKey) int64 {
 	leaves := tx.Leaves(priority, own)
-	if !tx.ServesNow(node, need, leaves) {
+	if !tx.Capacity.ServesNow(node, need, leaves) {
 		return -1
 	}
 	sum := int64(0)
-	for _, u := range tx.UsagesOn(node) {
+	for _, u := range tx.Capacity.UsagesOn(node) {
 		if leaves(&u) {
-			sum += max(1, tx.Charge(node, u.Takes).Milli)
+			sum += max(1, tx.Capacity.Charge(node, u.Takes).Milli)
 		}
 	}
 	return sum
@@ -142,13 +142,13 @@ func TestRoomIsAsOnAFreshLook(t *testing.T) {
 func compareRoom(t *testing.T, tx *state.Tx, s *scene, need *state.Need) map[string]bool {
 	t.Helper()
 	seen, counts := map[string]bool{}, map[state.Fit]int{}
-	room := tx.RoomFor(need)
+	room := tx.Capacity.RoomFor(need)
 	for _, m := range s.machines {
 		want := fitOf(tx, "id-"+m, need)
 		if got := room.On("id-" + m); got != want {
 			t.Errorf("node %s fits %s %d, want %d", m, need.Alloc.Devices[0].Device, got, want)
 		}
-		if tx.Node("id-"+m) != nil {
+		if tx.Cluster.Node("id-"+m) != nil {
 			counts[want]++
 		}
 		seen[map[state.Fit]string{state.FitsNow: "now", state.FitsLater: "later", state.FitsWhenBack: "back", state.FitsNever: "never"}[want]] = true
@@ -180,7 +180,7 @@ func (s *scene) owner() (key nomad.JobKey) {
 // and says how many there were.
 func compareLeast(t *testing.T, tx *state.Tx, s *scene, need *state.Need, priority int, own nomad.JobKey) int {
 	t.Helper()
-	room, kept, last := tx.RoomFor(need), map[string]bool{}, int64(0)
+	room, kept, last := tx.Capacity.RoomFor(need), map[string]bool{}, int64(0)
 	for {
 		node := room.Least(priority, own, kept)
 		if node == "" {
@@ -215,10 +215,10 @@ func TestRoomExceptForSome(t *testing.T) {
 			except[id] = "default/other"
 		}
 		s.State.Do(func(tx *state.Tx) {
-			if got := tx.RoomFor(sliceNeed(16)).AnyNow(except); got != row.want {
+			if got := tx.Capacity.RoomFor(sliceNeed(16)).AnyNow(except); got != row.want {
 				t.Errorf("room except on %v: %v, want %v", row.except, got, row.want)
 			}
-			if tx.RoomFor(sliceNeed(17)).AnyNow(except) {
+			if tx.Capacity.RoomFor(sliceNeed(17)).AnyNow(except) {
 				t.Error("room for more than a GPU has")
 			}
 		})
@@ -231,7 +231,7 @@ func TestRoomOfAnotherConfiguration(t *testing.T) {
 	s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1))
 	s.Tenant(t, "low", 10, "a", 0, 0, 16)
 	least := func() (node string) {
-		s.State.Do(func(tx *state.Tx) { node = tx.RoomFor(sliceNeed(16)).Least(50, nomad.JobKey{}, nil) })
+		s.State.Do(func(tx *state.Tx) { node = tx.Capacity.RoomFor(sliceNeed(16)).Least(50, nomad.JobKey{}, nil) })
 		return node
 	}
 	if node := least(); node != "id-a" {
@@ -258,7 +258,7 @@ func TestDatacentersAreThoseOfNodes(t *testing.T) {
 	check := func(want ...string) {
 		t.Helper()
 		s.State.View(func(r *state.Reader) {
-			if got := r.Datacenters(); !slices.Equal(got, want) {
+			if got := r.Cluster.Datacenters(); !slices.Equal(got, want) {
 				t.Errorf("datacenters %v, want %v", got, want)
 			}
 		})
@@ -278,7 +278,7 @@ func TestRoomAfterMoreChangesThanAreKept(t *testing.T) {
 	a, b := servicetest.Machine("a", 1), servicetest.Machine("b", 1)
 	s := servicetest.New(t, "", a, b)
 	on := func() (fit state.Fit) {
-		s.State.Do(func(tx *state.Tx) { fit = tx.RoomFor(sliceNeed(1)).On("id-a") })
+		s.State.Do(func(tx *state.Tx) { fit = tx.Capacity.RoomFor(sliceNeed(1)).On("id-a") })
 		return fit
 	}
 	if fit := on(); fit != state.FitsNow {

@@ -94,13 +94,13 @@ func (s *starts) StartsNoted() time.Time { return s.at }
 
 // NoteStarts keeps estimates for people, by job/group.
 func (tx *Tx) NoteStarts(groups map[string]Start) {
-	tx.starts.note(groups)
+	tx.Queue.starts.note(groups)
 	tx.version++
 }
 
 // NoteFits keeps for people the answers about groups that wait, by job/group: a smaller request
 // that would start now, and the shortage.
 func (tx *Tx) NoteFits(fits map[string]*view.Fits, lacks map[string]Lack) {
-	tx.starts.fits, tx.starts.lacks = fits, lacks
+	tx.Queue.starts.fits, tx.Queue.starts.lacks = fits, lacks
 	tx.version++
 }

@@ -26,7 +26,7 @@ func estimate(s *servicetest.Service) state.Start {
 
 // held is how many estimates were right, of how many that were compared with a start.
 func held(s *servicetest.Service) string {
-	c := read(s, func(r *state.Reader) outlook.Calibration { return r.Calibration() })
+	c := read(s, func(r *state.Reader) outlook.Calibration { return r.Queue.Calibration() })
 	right, of := c.Held()
 	return fmt.Sprint(right, " of ", of)
 }
@@ -96,7 +96,7 @@ func TestEstimatesAreComparedWithStarts(t *testing.T) {
 // What is noted of a group that waits is told of that group alone, and from when it is.
 func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
-	if at := read(s, func(r *state.Reader) time.Time { return r.StartsNoted() }); !at.IsZero() {
+	if at := read(s, func(r *state.Reader) time.Time { return r.Queue.StartsNoted() }); !at.IsZero() {
 		t.Errorf("starts were estimated at %s", at)
 	}
 	s.State.Do(func(tx *state.Tx) {
@@ -107,8 +107,8 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 	})
 	told := func(key nomad.JobKey, group string) string {
 		return read(s, func(r *state.Reader) string {
-			_, starts := r.StartOf(key, group)
-			return fmt.Sprintf("%v %v %v %v %s", starts, r.FitsFor(key, group) != nil, r.LackOf(key, group).Text != "", r.Futile(key, group), r.Unmoved(key, group))
+			_, starts := r.Queue.StartOf(key, group)
+			return fmt.Sprintf("%v %v %v %v %s", starts, r.Queue.FitsFor(key, group) != nil, r.Queue.LackOf(key, group).Text != "", r.Queue.Futile(key, group), r.Queue.Unmoved(key, group))
 		})
 	}
 	if got := told(one, "g"); got != "true true true true all is needed" {
@@ -120,9 +120,9 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 		}
 	}
 	s.State.View(func(r *state.Reader) {
-		start, _ := r.StartOf(one, "g")
+		start, _ := r.Queue.StartOf(one, "g")
 		at := func(n int) time.Time { return s.Clock.At.Add(minutes(n)) }
-		if got, want := *start.Shown(), (view.Start{Turn: 2, Of: 5, Known: true, Held: 3, HeldOf: 4, Soonest: at(1), Likely: at(2), Latest: at(3)}); got != want || !r.StartsNoted().Equal(at(0)) {
+		if got, want := *start.Shown(), (view.Start{Turn: 2, Of: 5, Known: true, Held: 3, HeldOf: 4, Soonest: at(1), Likely: at(2), Latest: at(3)}); got != want || !r.Queue.StartsNoted().Equal(at(0)) {
 			t.Errorf("shown is %+v, want %+v", got, want)
 		}
 		if got := *(state.Start{Turn: 1, Of: 1, At: at(0)}).Shown(); got != (view.Start{Turn: 1, Of: 1}) {
@@ -162,7 +162,7 @@ func TestHowLongWorkWillRun(t *testing.T) {
 	s.Pass(30 * time.Minute)
 	s.State.View(func(r *state.Reader) {
 		for id, known := range map[string]bool{"alloc-limited": true, "alloc-service": false, "promised": false} {
-			left := r.Remaining(&place.Usage{ID: id, Takes: []place.Take{{Milli: 62}}})
+			left := r.Cluster.Remaining(&place.Usage{ID: id, Takes: []place.Take{{Milli: 62}}})
 			if left.Known() != known || known && left.At(0.999) > 90*time.Minute {
 				t.Errorf("%s: known %v, for %s", id, left.Known(), left.At(0.999))
 			}
@@ -176,7 +176,7 @@ func TestWhatWasDoneToAJobLately(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
 	note := func(e view.Event) { s.State.Do(func(tx *state.Tx) { tx.Note(e) }) }
 	done := func(key nomad.JobKey) string {
-		return read(s, func(r *state.Reader) string { return fmt.Sprint(r.Moved(key), r.WasIdle(key)) })
+		return read(s, func(r *state.Reader) string { return fmt.Sprint(r.Capacity.Moved(key), r.Capacity.WasIdle(key)) })
 	}
 	note(view.Event{Kind: "move", Namespace: "default", JobID: "one", DryRun: true})
 	note(view.Event{Kind: "idle", Namespace: "default", JobID: "one", DryRun: true})
@@ -246,10 +246,10 @@ func TestWhatWasDoneIsStoredOnce(t *testing.T) {
 		tx.RecallHistory(now) // it leads again
 	})
 	var kinds []string
-	for _, e := range read(next, func(r *state.Reader) []view.Event { return r.Events() }) {
+	for _, e := range read(next, func(r *state.Reader) []view.Event { return r.Queue.Events() }) {
 		kinds = append(kinds, e.Kind)
 	}
-	if !slices.Equal(kinds, []string{"own", "move", "evict"}) || !read(next, func(r *state.Reader) bool { return r.Moved(other) }) {
+	if !slices.Equal(kinds, []string{"own", "move", "evict"}) || !read(next, func(r *state.Reader) bool { return r.Capacity.Moved(other) }) {
 		t.Errorf("the next leader knows of %q", kinds)
 	}
 }
@@ -259,7 +259,7 @@ func TestWhatWasDoneIsStoredOnce(t *testing.T) {
 func TestAJobIsLeftAloneHoweverMuchIsDone(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
 	lately := func(s *servicetest.Service) string {
-		return read(s, func(r *state.Reader) string { return fmt.Sprint(r.Moved(one), r.WasIdle(other)) })
+		return read(s, func(r *state.Reader) string { return fmt.Sprint(r.Capacity.Moved(one), r.Capacity.WasIdle(other)) })
 	}
 	s.State.Do(func(tx *state.Tx) {
 		tx.Note(view.Event{Kind: "move", Namespace: "default", JobID: "one"})
@@ -290,7 +290,7 @@ func TestCheckpointsSayWhatAnEvictionLoses(t *testing.T) {
 	begun := s.Clock.At
 	s.Pass(time.Hour)
 	saved := func() time.Duration {
-		u := read(s, func(r *state.Reader) []place.Usage { return r.UsagesOn("id-a") })
+		u := read(s, func(r *state.Reader) []place.Usage { return r.Capacity.UsagesOn("id-a") })
 		if len(u) != 1 {
 			t.Fatalf("booked are %+v", u)
 		}

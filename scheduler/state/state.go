@@ -17,40 +17,52 @@ type State struct {
 	tx Tx
 }
 
-// Reader reads the state. It is valid within [State.View] and [State.Update]. It is made of
-// parts. Each has fields and methods of its own, and knows only some of those above it
-// in this list. Questions that need several at once go to a Reader.
+// Reader reads the state. It is valid within [State.View] and [State.Update].
 type Reader struct {
 	version uint64 // grows with every change
 
 	clock
 	*settings
-	*contact
-	*history
-	*reasons
-	*checkpoints
-	wanted
-	*starts
 
+	Cluster  *Cluster
+	Capacity *Capacity
+	Queue    *Queue
+}
+
+// Cluster holds the nodes, jobs and allocs that Nomad shows, and their measured use of GPUs.
+type Cluster struct {
+	*contact
 	*nodes
 	*jobs
 	*allocs
-	*promises
-	*reservations
-
-	*records
-	*returns
-	*completions
-	*books
-	*disruptions
+	*checkpoints
+	wanted
 	*lifetimes
-
-	*quotas
-	*waitlist
-	*rooms
 	*measurements
 	*learned
 	*unused
+}
+
+// Capacity holds the usages booked on the nodes for allocs, promises and reservations, and knows the
+// room beside them.
+type Capacity struct {
+	*books
+	*promises
+	*reservations
+	*disruptions
+	*rooms
+}
+
+// Queue holds the waiting groups in their order, the decisions about jobs and the limits of queues.
+type Queue struct {
+	*records
+	*returns
+	*completions
+	*quotas
+	*waitlist
+	*reasons
+	*starts
+	*history
 }
 
 // Tx reads and changes the state. It is valid within [State.Update].
@@ -71,27 +83,21 @@ func New(c *config.Config, now func() time.Time) *State {
 
 // newReader makes the parts, each of those that it knows.
 func newReader(set *settings, now clock) Reader {
-	r := Reader{
-		clock: now, settings: set, contact: &contact{clock: now}, history: &history{}, reasons: newReasons(),
-		checkpoints: &checkpoints{}, wanted: wanted{}, starts: newStarts(now),
-		nodes: newNodes(), jobs: newJobs(set), promises: newPromises(), reservations: newReservations(now),
-	}
-	r.allocs = newAllocs(now, r.jobs)
+	c := &Cluster{contact: &contact{clock: now}, nodes: newNodes(), jobs: newJobs(set), checkpoints: &checkpoints{}, wanted: wanted{}}
+	c.allocs = newAllocs(now, c.jobs)
+	c.lifetimes = &lifetimes{clock: now, jobs: c.jobs, allocs: c.allocs}
+	c.measurements = newMeasurements(now, set)
 
-	r.records = newRecords(now, r.jobs)
-	r.returns = newReturns(now, r.jobs, r.allocs, r.promises, r.records)
-	r.completions = newCompletions(now, r.jobs, r.allocs, r.records, r.returns)
-	r.books = newBooks(r.nodes, r.jobs)
-	r.disruptions = newDisruptions(now, set, r.jobs, r.allocs)
-	r.lifetimes = &lifetimes{clock: now, jobs: r.jobs, allocs: r.allocs}
+	k := &Capacity{books: newBooks(c.nodes, c.jobs), promises: newPromises(), reservations: newReservations(now), disruptions: newDisruptions(now, set, c.jobs, c.allocs)}
+	k.rooms = newRooms(now, set, c.allocs, k.books)
+	c.learned = newLearned(set, c.jobs, c.allocs, k.books, c.measurements)
+	c.unused = newUnused(now, set, c.jobs, c.allocs, k.books, c.measurements)
 
-	r.quotas = newQuotas(set, r.allocs, r.books)
-	r.waitlist = newWaitlist(now, set, r.jobs, r.lifetimes, r.promises, r.records, r.books)
-	r.rooms = newRooms(now, set, r.allocs, r.books)
-	r.measurements = newMeasurements(now, set)
-	r.learned = newLearned(set, r.jobs, r.allocs, r.books, r.measurements)
-	r.unused = newUnused(now, set, r.jobs, r.allocs, r.books, r.measurements)
-	return r
+	q := &Queue{records: newRecords(now, c.jobs), quotas: newQuotas(set, c.allocs, k.books), reasons: newReasons(), starts: newStarts(now), history: &history{}}
+	q.returns = newReturns(now, c.jobs, c.allocs, k.promises, q.records)
+	q.completions = newCompletions(now, c.jobs, c.allocs, q.records, q.returns)
+	q.waitlist = newWaitlist(now, set, c.jobs, c.lifetimes, k.promises, q.records, k.books)
+	return Reader{clock: now, settings: set, Cluster: c, Capacity: k, Queue: q}
 }
 
 // View lets f read the state.
@@ -118,7 +124,7 @@ func (s *State) Do(f func(*Tx)) {
 
 // newPlanners makes planners with the present configuration.
 func (tx *Tx) newPlanners() {
-	tx.books.planWith(&tx.Config().Placement)
+	tx.Capacity.books.planWith(&tx.Config().Placement)
 	tx.setQuotas()
 }
 
@@ -136,12 +142,12 @@ func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 	}
 	tx.setQuotas()
 	tx.rebookAll()
-	clear(tx.rooms.byNeed)
-	for key := range tx.jobs.blocked {
-		tx.enlist(key)
+	clear(tx.Capacity.rooms.byNeed)
+	for key := range tx.Cluster.jobs.blocked {
+		tx.Queue.enlist(key)
 	}
 	tx.version++
-	tx.books.epoch++
+	tx.Capacity.books.epoch++
 	return newPlanner
 }
 
@@ -159,6 +165,6 @@ func (tx *Tx) Changed() { tx.version++ }
 
 // Trouble notes something that should not have happened, for people.
 func (tx *Tx) Trouble(err error) {
-	tx.history.trouble(tx.Now(), err)
+	tx.Queue.history.trouble(tx.Now(), err)
 	tx.version++
 }

@@ -161,9 +161,9 @@ func TestTheStateKeepsCount(t *testing.T) {
 		for _, node := range []string{"a", "b"} {
 			var got int64
 			b.State.View(func(r *state.Reader) {
-				for _, u := range r.UsagesOn("id-" + node) {
+				for _, u := range r.Capacity.UsagesOn("id-" + node) {
 					got += u.Takes[0].Slices
-					sum = sum.Plus(r.Charge(u.NodeID, u.Takes))
+					sum = sum.Plus(r.Capacity.Charge(u.NodeID, u.Takes))
 				}
 			})
 			if got != want[node] {
@@ -171,7 +171,7 @@ func TestTheStateKeepsCount(t *testing.T) {
 			}
 		}
 		var got place.Charge
-		if b.State.View(func(r *state.Reader) { got, _ = r.Used("q") }); got != sum {
+		if b.State.View(func(r *state.Reader) { got, _ = r.Queue.Used("q") }); got != sum {
 			t.Fatalf("step %d: the queue is charged %+v, its work costs %+v", i, got, sum)
 		}
 	}
@@ -187,7 +187,7 @@ func TestWhatIsToEnd(t *testing.T) {
 		s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
 		stopping := func() int {
 			return read(s, func(r *state.Reader) (n int) {
-				for range r.Stopping() {
+				for range r.Cluster.Stopping() {
 					n++
 				}
 				return n
@@ -220,7 +220,7 @@ func TestWhatIsToEndIsWaitedFor(t *testing.T) {
 		s.Stop("alloc-tenant")
 		waited := func() bool {
 			return read(s, func(r *state.Reader) (waited bool) {
-				for range r.Stopping() {
+				for range r.Cluster.Stopping() {
 					waited = true
 				}
 				return waited

@@ -45,7 +45,7 @@ func (t *turnover) leave(a *nomad.Alloc, at time.Time) {
 func (s *State) FollowTurnover() {
 	s.Do(func(tx *Tx) {
 		tx.turnover = turnover{true, map[string]*nomad.Alloc{}, map[string]*nomad.Alloc{}}
-		for a := range tx.Allocs() {
+		for a := range tx.Cluster.Allocs() {
 			tx.turnover.come(a)
 		}
 	})
@@ -57,7 +57,7 @@ func (s *State) FollowTurnover() {
 func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 	t := &tx.turnover
 	for id, a := range t.came {
-		if len(tx.Holdings(a)) > 0 || tx.Alloc(id) == nil {
+		if len(tx.Capacity.Holdings(a)) > 0 || tx.Cluster.Alloc(id) == nil {
 			came = append(came, a)
 			delete(t.came, id)
 		}

@@ -75,7 +75,7 @@ func TestWhatAnAllocHolds(t *testing.T) {
 	a := s.Alloc("both")
 	a.Devices[0].IDs = append(a.Devices[0].IDs, servicetest.Instance("a", 1, 0), servicetest.Instance("a", 1, 1), "GPU-of-another-node::0")
 	holdings := func(a *nomad.Alloc) (list []string) {
-		for _, h := range read(s, func(r *state.Reader) []state.Holding { return r.Holdings(a) }) {
+		for _, h := range read(s, func(r *state.Reader) []state.Holding { return r.Capacity.Holdings(a) }) {
 			list = append(list, fmt.Sprintf("%s has %d of %s at %d: %d milli, %d MiB, alone %v", h.Task, len(h.Instances), h.GPU.ID, h.Position, h.Milli, h.MemoryMiB, h.Alone()))
 		}
 		return list
@@ -91,7 +91,7 @@ func TestWhatAnAllocHolds(t *testing.T) {
 	}
 	s.Run(servicetest.Ask("seat", "1G", 1), "seat", "s", 0, 0, 1)
 	seat := s.Alloc("seat")
-	if got := read(s, func(r *state.Reader) []state.Holding { return r.Holdings(&seat) }); len(got) != 1 || got[0].MemoryMiB != 0 || got[0].Alone() {
+	if got := read(s, func(r *state.Reader) []state.Holding { return r.Capacity.Holdings(&seat) }); len(got) != 1 || got[0].MemoryMiB != 0 || got[0].Alone() {
 		t.Errorf("a seat is %+v", got)
 	}
 	a.NodeID = "unknown"
@@ -113,7 +113,7 @@ func TestWhoseUseAMeasurementIs(t *testing.T) {
 		want                 int64 // milli; -1: not known
 	}{{"id-a", "g", "i", true, 7}, {"id-a", "g", "i", false, 7}, {"id-a", "g", "j", true, 70}, {"id-a", "g", "j", false, -1}, {"id-a", "h", "j", true, -1}, {"id-b", "g", "i", true, -1}} {
 		s.State.View(func(r *state.Reader) {
-			use, known := r.UseOf(row.node, row.uuid, row.instance, row.alone)
+			use, known := r.Cluster.UseOf(row.node, row.uuid, row.instance, row.alone)
 			if known != (row.want >= 0) || known && (use.Milli != row.want || use.MemoryMiB != row.want/7*8) {
 				t.Errorf("%+v: %+v, %v", row, use, known)
 			}
@@ -123,7 +123,7 @@ func TestWhoseUseAMeasurementIs(t *testing.T) {
 
 // hot are the GPUs that have been hot for so long.
 func hot(s *servicetest.Service, long time.Duration) (list []string) {
-	for id, is := range read(s, func(r *state.Reader) map[string]bool { return r.HotGPUs(long) }) {
+	for id, is := range read(s, func(r *state.Reader) map[string]bool { return r.Cluster.HotGPUs(long) }) {
 		if is {
 			list = append(list, id)
 		}
@@ -175,8 +175,8 @@ func reserve(s *servicetest.Service, id, machine string, d time.Duration) {
 // Unclaimed reservations are listed by node, and last as long as the longest of them.
 func TestWhereRoomIsReserved(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
-	nodes := func() []string { return read(s, func(r *state.Reader) []string { return r.ReservedNodes() }) }
-	anyone := func() bool { return read(s, func(r *state.Reader) bool { return r.AnyReserved() }) }
+	nodes := func() []string { return read(s, func(r *state.Reader) []string { return r.Capacity.ReservedNodes() }) }
+	anyone := func() bool { return read(s, func(r *state.Reader) bool { return r.Capacity.AnyReserved() }) }
 	if nodes() != nil || anyone() {
 		t.Errorf("nothing is reserved, and %v are", nodes())
 	}
@@ -191,8 +191,8 @@ func TestWhereRoomIsReserved(t *testing.T) {
 		t.Errorf("with one that is claimed reserved are %v", got)
 	}
 	s.State.View(func(r *state.Reader) {
-		if until := r.ReservedUntil("id-a"); !until.Equal(s.Clock.At.Add(2*time.Hour)) || !r.ReservedUntil("id-b").IsZero() {
-			t.Errorf("reserved until %s and %s", until, r.ReservedUntil("id-b"))
+		if until := r.Capacity.ReservedUntil("id-a"); !until.Equal(s.Clock.At.Add(2*time.Hour)) || !r.Capacity.ReservedUntil("id-b").IsZero() {
+			t.Errorf("reserved until %s and %s", until, r.Capacity.ReservedUntil("id-b"))
 		}
 	})
 	s.State.Do(func(tx *state.Tx) { tx.Claim("r2", one); tx.Claim("r3", other) })

@@ -29,8 +29,8 @@ func sampled(s *servicetest.Service, use nomad.TaskUse, gpuMilli int64) {
 // unusedSince is since when the only task has not used its GPU.
 func unusedSince(s *servicetest.Service) (at time.Time) {
 	s.State.View(func(r *state.Reader) {
-		a := r.Alloc("alloc-tenant")
-		at = r.UnusedSince(a, &r.Holdings(a)[0])
+		a := r.Cluster.Alloc("alloc-tenant")
+		at = r.Cluster.UnusedSince(a, &r.Capacity.Holdings(a)[0])
 	})
 	return at
 }
@@ -170,7 +170,7 @@ func TestIdleWorkIsBookedSo(t *testing.T) {
 	s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
 	booked := func() bool {
 		s.State.Do(func(tx *state.Tx) { tx.CheckIdle() })
-		list := read(s, func(r *state.Reader) []place.Usage { return r.UsagesOn("id-a") })
+		list := read(s, func(r *state.Reader) []place.Usage { return r.Capacity.UsagesOn("id-a") })
 		if len(list) != 1 {
 			t.Fatalf("%d are booked", len(list))
 		}

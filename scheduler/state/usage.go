@@ -15,37 +15,37 @@ import (
 func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	u := place.Usage{
 		ID: a.ID, NodeID: a.NodeID, Job: a.Job, Namespace: a.Namespace, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
-		Priority: r.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.checkpoints.workSaved(a), Pinned: !r.Evictable(a),
-		Spent: !r.BudgetLeft(a, true), Repeats: r.completions.of[a.Key()].booked,
-		Stops: min(r.stopTime(a), LongestStop),
+		Priority: r.Cluster.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.Cluster.checkpoints.workSaved(a), Pinned: !r.Capacity.Evictable(a),
+		Spent: !r.Capacity.BudgetLeft(a, true), Repeats: r.Queue.completions.of[a.Key()].booked,
+		Stops: min(r.Cluster.stopTime(a), LongestStop),
 	}
 	if len(a.Devices) == 0 {
 		return u
 	}
-	if r.IsGang(a.Key(), a.Group) {
+	if r.Cluster.IsGang(a.Key(), a.Group) {
 		u.Gang = a.Key().String()
 	}
 	u.MinRun = r.Config().Preemption.MinRunTime
-	if q := r.QueueOf(a.Key(), a.Group); q != nil {
+	if q := r.Cluster.QueueOf(a.Key(), a.Group); q != nil {
 		u.Queue, u.Priority = q.Name, min(u.Priority, q.MaxPriority)
 		if q.MinRunTime != nil {
 			u.MinRun = *q.MinRunTime
 		}
 	}
 	u.Takes = r.takesOf(a)
-	u.SeatPriority = r.jobs.seatPriority(a)
-	if u.Idle = r.unused.idles(a); u.Idle {
-		_, action := r.IdleRule(a)
+	u.SeatPriority = r.Cluster.jobs.seatPriority(a)
+	if u.Idle = r.Cluster.unused.idles(a); u.Idle {
+		_, action := r.Cluster.IdleRule(a)
 		u.Reclaim = action == config.IdleEvict
 	}
-	j := r.Job(a.Key())
+	j := r.Cluster.Job(a.Key())
 	u.Ends = a.Stopping || j != nil && j.Type == "batch"
 	return u
 }
 
 // takesOf is what an alloc holds, per GPU; nothing where its node is not known.
 func (r *Reader) takesOf(a *nomad.Alloc) []place.Take {
-	if n := r.Node(a.NodeID); n != nil {
+	if n := r.Cluster.Node(a.NodeID); n != nil {
 		return r.takes(a, n)
 	}
 	return nil
@@ -62,13 +62,13 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 				count[at.GPU]++
 			}
 		}
-		guarantee := r.Guarantee(a, d.Task)
+		guarantee := r.Cluster.Guarantee(a, d.Task)
 		for at, k := range count {
 			t := perGPU[at]
 			t.GPU = at
 			add := TakeOf(&n.Plan.GPUs[at], k, guarantee)
 			t.Milli, t.Slices, t.Replicas = t.Milli+add.Milli, t.Slices+add.Slices, t.Replicas+add.Replicas
-			t.Expected += r.learned.expectedUse(a, d.Task, &n.Plan.GPUs[at], promisedOf(&n.Plan.GPUs[at], add))
+			t.Expected += r.Cluster.learned.expectedUse(a, d.Task, &n.Plan.GPUs[at], promisedOf(&n.Plan.GPUs[at], add))
 			perGPU[at] = t
 		}
 	}
@@ -86,10 +86,10 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 
 // costOf is what an alloc costs its queue, also where its node is gone.
 func (r *Reader) costOf(a *nomad.Alloc) place.Charge {
-	if n := r.Node(a.NodeID); n != nil {
-		return r.Charge(a.NodeID, r.takes(a, n))
+	if n := r.Cluster.Node(a.NodeID); n != nil {
+		return r.Capacity.Charge(a.NodeID, r.takes(a, n))
 	}
-	if known := r.Record(a.Key()); known != nil {
+	if known := r.Queue.Record(a.Key()); known != nil {
 		return known.Groups[a.Group].Cost
 	}
 	return place.Charge{}

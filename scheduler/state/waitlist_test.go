@@ -67,21 +67,21 @@ func (w *waitingJobs) byForce(tx *state.Tx, kinds ...string) []string {
 	var list []*state.Waiting
 	for _, a := range w.asks {
 		key := servicetest.KeyOf(a)
-		j := tx.Job(key)
-		if j == nil || j.Stopped || tx.Blocked(key) == nil {
+		j := tx.Cluster.Job(key)
+		if j == nil || j.Stopped || tx.Cluster.Blocked(key) == nil {
 			continue
 		}
 		for _, g := range j.Groups {
 			held := ""
-			if r := tx.Record(key); r != nil && r.Groups[g.Name].Decision.Hold != nil {
+			if r := tx.Queue.Record(key); r != nil && r.Groups[g.Name].Decision.Hold != nil {
 				held = r.Groups[g.Name].Decision.Hold.Kind
 			}
-			if missing := tx.Missing(key, g.Name); missing > 0 && (len(kinds) == 0 || slices.Contains(kinds, held)) {
-				list = append(list, &state.Waiting{Job: key, Group: g.Name, Missing: missing, Turn: tx.Turn(key, g.Name, j.Priority, g.Queue, 0), Held: held})
+			if missing := tx.Cluster.Missing(key, g.Name); missing > 0 && (len(kinds) == 0 || slices.Contains(kinds, held)) {
+				list = append(list, &state.Waiting{Job: key, Group: g.Name, Missing: missing, Turn: tx.Queue.Turn(key, g.Name, j.Priority, g.Queue, 0), Held: held})
 			}
 		}
 	}
-	order := tx.Order()
+	order := tx.Capacity.Order()
 	slices.SortFunc(list, func(x, y *state.Waiting) int { return order.Compare(x.Turn, y.Turn) })
 	return waitingText(list)
 }
@@ -97,15 +97,15 @@ func waitingText(list []*state.Waiting) (text []string) {
 func (w *waitingJobs) owed(tx *state.Tx, queue string, without nomad.JobKey) (sum place.Charge) {
 	for _, a := range w.asks {
 		key := servicetest.KeyOf(a)
-		r, j := tx.Record(key), tx.Job(key)
-		if r == nil || j == nil || key == without || tx.Blocked(key) == nil {
+		r, j := tx.Queue.Record(key), tx.Cluster.Job(key)
+		if r == nil || j == nil || key == without || tx.Cluster.Blocked(key) == nil {
 			continue
 		}
-		for name, missing := range tx.Blocked(key).Missing {
-			q := tx.QueueOf(key, name)
+		for name, missing := range tx.Cluster.Blocked(key).Missing {
+			q := tx.Cluster.QueueOf(key, name)
 			g, known := r.Groups[name]
 			if known && g.Decision.Hold == nil && q != nil && tx.IsWithin(q.Name, queue) {
-				sum = sum.Plus(g.Cost.Times(int64(max(0, missing-tx.Assumed(key, name)))))
+				sum = sum.Plus(g.Cost.Times(int64(max(0, missing-tx.Capacity.Assumed(key, name)))))
 			}
 		}
 	}
@@ -123,9 +123,9 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 			s.State.Do(func(tx *state.Tx) {
 				tx.Account()
 				for _, kinds := range [][]string{nil, {""}, {view.WaitsForQuota}, {"", view.WaitsForQuota}} {
-					got, want := tx.Waiting(), s.byForce(tx, kinds...)
+					got, want := tx.Queue.Waiting(), s.byForce(tx, kinds...)
 					if kinds != nil {
-						got = slices.Collect(tx.WaitingFor(kinds...))
+						got = slices.Collect(tx.Queue.WaitingFor(kinds...))
 					}
 					if !slices.Equal(waitingText(got), want) {
 						t.Errorf("waiting for %q:\ngot  %q\nwant %q", kinds, waitingText(got), want)
@@ -134,7 +134,7 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 						held += len(want)
 					}
 				}
-				if some := len(tx.Waiting()) > 0; tx.AnyWaiting() != some {
+				if some := len(tx.Queue.Waiting()) > 0; tx.Queue.AnyWaiting() != some {
 					t.Errorf("anything waits: %v", !some)
 				}
 				for _, queue := range []string{"org", "x", "y", "free"} {
@@ -187,7 +187,7 @@ func TestAlikeAreThoseThatAskForTheSame(t *testing.T) {
 	s.Block(direct, 1)
 	alike := map[string]string{}
 	s.State.View(func(r *state.Reader) {
-		for _, w := range r.Waiting() {
+		for _, w := range r.Queue.Waiting() {
 			alike[w.Job.ID] = w.Alike
 		}
 	})

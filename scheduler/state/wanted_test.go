@@ -48,7 +48,9 @@ func TestSinceWhenAllocsWereWanted(t *testing.T) {
 		row.does(s)
 		s.Run(a, "alloc", "a", 0, 0, 4)
 		s.State.Do(func(tx *state.Tx) { tx.Expire() })
-		if got := read(s, func(r *state.Reader) time.Duration { return s.Clock.At.Sub(r.WantedSince(r.Alloc("alloc"))) }); got != row.want {
+		if got := read(s, func(r *state.Reader) time.Duration {
+			return s.Clock.At.Sub(r.Cluster.WantedSince(r.Cluster.Alloc("alloc")))
+		}); got != row.want {
 			t.Errorf("%s: wanted %s before it was created, want %s", name, got, row.want)
 		}
 	}

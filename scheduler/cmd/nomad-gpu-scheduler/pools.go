@@ -29,8 +29,8 @@ type pools struct {
 // poolsWithGPUs are node pools that can have a batch queue, sorted: the built-in one can have none.
 func (s *service) poolsWithGPUs() (names []string) {
 	s.state.View(func(r *state.Reader) {
-		for _, id := range r.NodeIDs() {
-			if n := r.Node(id).Plan; len(n.GPUs) > 0 && n.Pool != "default" {
+		for _, id := range r.Cluster.NodeIDs() {
+			if n := r.Cluster.Node(id).Plan; len(n.GPUs) > 0 && n.Pool != "default" {
 				names = append(names, n.Pool)
 			}
 		}

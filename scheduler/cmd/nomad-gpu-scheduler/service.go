@@ -226,8 +226,8 @@ func (s *service) auditReservation(r *http.Request, token string, e rest.Audited
 // heard is when Nomad was last heard; an error while it never was.
 func (s *service) heard() (at time.Time, err error) {
 	s.state.View(func(r *state.Reader) {
-		if at = r.Synced(); at.IsZero() {
-			err = r.Ready()
+		if at = r.Cluster.Synced(); at.IsZero() {
+			err = r.Cluster.Ready()
 		}
 	})
 	return at, err
@@ -325,7 +325,7 @@ func (s *service) term(ctx context.Context) {
 	said := false
 	for {
 		var err error
-		s.state.View(func(r *state.Reader) { err = r.Ready() })
+		s.state.View(func(r *state.Reader) { err = r.Cluster.Ready() })
 		if err == nil {
 			err = s.decider.Load(ctx)
 		}

@@ -29,7 +29,7 @@ func KeepClose(tx *state.Tx, tasks []admit.TaskDecision, a *admit.Ask, parts []P
 		if on[u.Node] > 1 {
 			continue
 		}
-		n := tx.Node(u.Node)
+		n := tx.Cluster.Node(u.Node)
 		for i, t := range a.Tasks {
 			if t.Plain() || i >= len(tasks) {
 				continue

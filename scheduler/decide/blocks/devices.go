@@ -15,7 +15,7 @@ import (
 
 // Tasks writes the answer to an ask's Tasks for an alloc on a node.
 func Tasks(tx *state.Tx, a *admit.Ask, parts []Part, u Placed) []admit.TaskDecision {
-	n := tx.Node(u.Node)
+	n := tx.Cluster.Node(u.Node)
 	out := make([]admit.TaskDecision, len(a.Tasks))
 	for i, t := range a.Tasks {
 		out[i] = admit.TaskDecision{Task: t.Task}

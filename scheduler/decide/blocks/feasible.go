@@ -26,7 +26,7 @@ func feasible(tx *state.Tx, a *admit.Ask) []constraint.Constraint {
 	var list []constraint.Constraint
 	add := func(target string, any ...string) {
 		c := constraint.Constraint{Left: "${" + target + "}", Operand: "set_contains_any", Right: strings.Join(any, ",")}
-		if !slices.Contains(list, c) && !tx.EveryNodeMeets(c) {
+		if !slices.Contains(list, c) && !tx.Cluster.EveryNodeMeets(c) {
 			list = append(list, c)
 		}
 	}
@@ -40,7 +40,7 @@ func feasible(tx *state.Tx, a *admit.Ask) []constraint.Constraint {
 		}
 		switch {
 		case v.Type == "csi": // whose plugin it is only Nomad knows
-			if c := (constraint.Constraint{Left: "${" + nomad.TargetCSIPlugins + "}", Operand: "is_set"}); !slices.Contains(list, c) && !tx.EveryNodeMeets(c) {
+			if c := (constraint.Constraint{Left: "${" + nomad.TargetCSIPlugins + "}", Operand: "is_set"}); !slices.Contains(list, c) && !tx.Cluster.EveryNodeMeets(c) {
 				list = append(list, c)
 			}
 		case v.Type != "host", v.Source == "", strings.Contains(v.Source, ","), strings.TrimSpace(v.Source) != v.Source, strings.HasPrefix(v.Source, "${"):

@@ -142,9 +142,9 @@ func rank(tx *state.Tx, r *place.Request) []admit.Affinity {
 // gpus are all GPUs of the cluster.
 func gpus(tx *state.Tx) iter.Seq[*place.GPU] {
 	return func(yield func(*place.GPU) bool) {
-		for _, id := range tx.NodeIDs() {
-			for i := range tx.Node(id).Plan.GPUs {
-				if !yield(&tx.Node(id).Plan.GPUs[i]) {
+		for _, id := range tx.Cluster.NodeIDs() {
+			for i := range tx.Cluster.Node(id).Plan.GPUs {
+				if !yield(&tx.Cluster.Node(id).Plan.GPUs[i]) {
 					return
 				}
 			}

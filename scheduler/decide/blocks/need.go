@@ -88,7 +88,7 @@ func datacenters(tx *state.Tx, globs []string) []string {
 		return nil
 	}
 	found := []string{}
-	for _, dc := range tx.Datacenters() {
+	for _, dc := range tx.Cluster.Datacenters() {
 		if slices.ContainsFunc(globs, func(g string) bool { return globbed(g, dc) }) {
 			found = append(found, dc)
 		}

@@ -101,7 +101,7 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []P
 			}
 			r.SeatPriority = SeatPriority(tx, &r)
 		}
-		r.Expected = tx.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
+		r.Expected = tx.Cluster.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
 		return []Part{{Task: task, Req: r}}, nil
 	}
 	for n, d := range t.Devices {
@@ -117,7 +117,7 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []P
 			}
 		}
 		if n == 0 { // a task has slices of one GPU, whose blocks share the guarantee
-			expected := tx.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
+			expected := tx.Cluster.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
 			p.Alternatives(func(r *place.Request) {
 				guarantee(r, t.ComputeMilli)
 				r.Expected = expected

@@ -28,10 +28,10 @@ type Scratch struct {
 }
 
 // Cluster is the cluster with all booked and assumed usages.
-func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Snapshot(), tx.Planner(), tx.NodeIDs()} }
+func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Snapshot(), tx.Planner(), tx.Cluster.NodeIDs()} }
 
 // Idle is the cluster as if nothing ran in it.
-func Idle(tx *state.Tx) Scratch { return Scratch{tx.Idle(), tx.IdlePlanner(), tx.NodeIDs()} }
+func Idle(tx *state.Tx) Scratch { return Scratch{tx.Idle(), tx.IdlePlanner(), tx.Cluster.NodeIDs()} }
 
 // Tries bounds how many nodes are tried for an alloc of several parts.
 const Tries = 8

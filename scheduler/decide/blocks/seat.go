@@ -66,7 +66,7 @@ func SeatPriority(tx *state.Tx, r *place.Request) int {
 // writtenSeatPriority is what the author wrote for a task with device blocks, as it is
 // registered; 0: nothing that is known.
 func writtenSeatPriority(tx *state.Tx, a *admit.Ask, task int) int {
-	if j := tx.Job(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}); j != nil {
+	if j := tx.Cluster.Job(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}); j != nil {
 		if g := j.Group(a.Group); g != nil {
 			if t := g.Task(a.Tasks[task].Task); t != nil {
 				return t.SeatPriority
