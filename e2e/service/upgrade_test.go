@@ -200,10 +200,9 @@ func TestUpgradeOfMPS(t *testing.T) {
 	node.Configure(func(o *cluster.NodeOptions) { o.MPS = `protocol = "2"` })
 	i.replace(ctx, t, i.present, deviceProgram)
 	until("", 2)
-	node.Configure(func(o *cluster.NodeOptions) { o.MPS = "" })
-	for _, name := range []string{driverProgram, deviceProgram} {
-		i.replace(ctx, t, i.former, name)
-	}
+	i.replace(ctx, t, i.former, driverProgram)
+	node.Configure(func(o *cluster.NodeOptions) { o.MPS = "" }) // with it the present plugin would start v3 again
+	i.replace(ctx, t, i.former, deviceProgram)
 	until("", 2)
 	admitted(ctx, t, i.replica, job{id: "back", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
 	runs(ctx, t, c.API, "back", 1)
