@@ -183,8 +183,16 @@ func TestInstancesThatDemandMadeAreDivided(t *testing.T) {
 		slices, turns := sliced(g)
 		return slices > 1 && turns == 2 && allHealthy(g)
 	})
-	// A task on one slice keeps the whole instance.
+	// What an instance would be offered as was told before it was made.
 	d = r.demand(groups)
+	for name, want := range map[string]string{"1g.10gb": "", "2g.20gb": "nvidia/shared/2g.20gb/*", "3g.40gb": "nvidia/mig-slice/3g.40gb/*"} {
+		count, _ := sliced(groups)
+		p, _ := gpu.MIGProfileOf(d.Profiles, name)
+		if parts := map[string]int64{"2g.20gb": 2, "3g.40gb": int64(count)}[name]; p.Group != want || p.Parts != parts {
+			t.Errorf("%s is to be %q in %d parts, not %q in %d", name, p.Group, p.Parts, want, parts)
+		}
+	}
+	// A task on one slice keeps the whole instance.
 	made := at(d, 4)
 	client.set(map[string]string{d.GPU: gpu.MIGOrder{Version: 1, ID: "two", Remove: []string{made}, Make: []gpu.MIGPlace{{Profile: "1g.10gb", Start: 4}}}.String()}, map[string]string{made + "::0": "alloc"})
 	r.until("its instance is in use", func(g []*device.DeviceGroup) bool {

@@ -131,11 +131,29 @@ func planInstance(c *config.Config, l *registry.Registry, parent *Unit, rule con
 	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), waitsFor(i.UUID, now), cordon)
 	u.setHolder(now.Holders[i.UUID])
 	u.Slices = u.Sharing.Slices(i.MemoryMiB, 0)
-	u.Group = u.groupName()
-	if c.HashicorpMIG && u.Sharing.Mode == gpu.ModeWhole && i.Name != "" {
-		u.Group = GroupName{parent.GPU.Vendor, "gpu", i.Name}
-	}
+	u.Group = u.instanceGroup(c)
 	return u
+}
+
+// instanceGroup is the group of a MIG instance.
+func (u *Unit) instanceGroup(c *config.Config) GroupName {
+	if c.HashicorpMIG && u.Sharing.Mode == gpu.ModeWhole && u.Instance.Name != "" {
+		return GroupName{u.GPU.Vendor, "gpu", u.Instance.Name}
+	}
+	return u.groupName()
+}
+
+// Foretell says how instances of a profile would be offered that a GPU may be cut into.
+func Foretell(c *config.Config, rule config.Rule, g hardware.GPU, p *gpu.MIGProfile) {
+	u := &Unit{GPU: g, Instance: &hardware.Partition{Profile: p.Name, Name: g.Model + " MIG " + p.Name}, Sharing: rule.SharingOfInstance(p.Name)}
+	name := u.instanceGroup(c)
+	if u.Sharing.Mode != gpu.ModeWhole {
+		name.Name = p.Name + "/*"
+		p.Parts = int64(u.Sharing.Slices(p.MemoryMiB, 0))
+	}
+	if name != (GroupName{g.Vendor, gpu.TypeMIG, p.Name}) {
+		p.Group = name.String()
+	}
 }
 
 // union is a device's faults: those of its GPU, and its own.

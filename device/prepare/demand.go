@@ -170,6 +170,7 @@ func (p *Preparer) look(g *demanding) {
 	p.Report("places of the MIG instances of "+g.u.UUID, err)
 	for n := range g.profiles {
 		g.profiles[n].Allowed = g.rule.Allows(g.profiles[n].Name)
+		plan.Foretell(p.Config, g.rule, g.u.GPU, &g.profiles[n])
 	}
 	g.clear = err == nil && len(g.instances) == len(g.u.GPU.Partitions)
 	for _, i := range g.instances {

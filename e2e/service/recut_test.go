@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // recutNode has one H100 that is cut into seven, whose layout follows demand.
@@ -71,7 +72,8 @@ func heldBy(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (a
 // as it is.
 func TestGPUsAreCutForWhatWaits(t *testing.T) {
 	t.Parallel()
-	ctx, c := startNodes(t, recutNode(""), recutNode(""), recutNode(""))
+	const rule = "mig {\n profile = \"1g.20gb\"\n mode = \"slice\"\n }"
+	ctx, c := startNodes(t, recutNode(rule), recutNode(rule), recutNode(rule))
 	began := time.Now()
 	step := func(text string) { t.Logf("%s after %s", text, time.Since(began).Round(100*time.Millisecond)) }
 	for n := range c.Nodes {
@@ -98,7 +100,15 @@ func TestGPUsAreCutForWhatWaits(t *testing.T) {
 	if code, out := nomad(ctx, t, r.URL, "job", "run", "-detach", filepath.Join(root, "examples", "service", "instance.nomad.hcl")); code != 0 {
 		t.Fatalf("exit %d:\n%s", code, out)
 	}
-	for _, id := range []string{"plain", "instance"} {
+	slices8 := uint64(8)
+	if err := submit(ctx, c.API, job{id: "parts", devices: []*api.RequestedDevice{{Name: "nvidia/mig-slice", Count: &slices8}}}); err != nil {
+		t.Fatal(err)
+	}
+	// Instances of that profile are divided, so that none will ever be there.
+	if err := submit(ctx, c.API, job{id: "never", devices: instances("1g.20gb")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"plain", "instance", "parts"} {
 		before[id] = hold(id)
 		step(id + " runs")
 	}
@@ -107,19 +117,30 @@ func TestGPUsAreCutForWhatWaits(t *testing.T) {
 			t.Errorf("job %s: %+v became %+v", id, was, now)
 		}
 	}
-	r.says(ctx, t, "recut", "3g.40gb", "2g.20gb")
+	r.says(ctx, t, "recut", "3g.40gb", "2g.20gb", "1g.20gb")
+	until(ctx, t, "say why a job waits", 20*time.Second, func() (bool, string) {
+		var picture struct{ Pending []view.Pending }
+		r.call(ctx, t, "GET", "/api/v1/gpu/cluster", "", &picture)
+		for _, w := range picture.Pending {
+			if strings.Contains(w.Note, "instances of that profile are nvidia/mig-slice/1g.20gb") {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%+v", picture.Pending)
+	})
 	told := layouts(ctx, t, c)
 	cuts := 0
 	for _, d := range told {
 		cuts += len(d.Cuts)
 	}
-	if cuts < 1 || cuts > 2 {
-		t.Errorf("two jobs had GPUs cut %d times: %+v", cuts, told)
+	if cuts < 1 || cuts > 3 {
+		t.Errorf("three jobs had GPUs cut %d times: %+v", cuts, told)
 	}
 	for id, h := range before {
 		d := told[h.node]
-		at := slices.IndexFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.UUID == strings.TrimPrefix(h.devices[0], "nvidia/mig/") })
-		if want := map[string]string{"plain": "3g.40gb", "instance": "2g.20gb"}[id]; at < 0 || want != "" && d.Instances[at].Profile != want {
+		uuid, _, _ := strings.Cut(strings.TrimPrefix(h.devices[0], "nvidia/mig/"), "::")
+		at := slices.IndexFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.UUID == uuid })
+		if want := map[string]string{"plain": "3g.40gb", "instance": "2g.20gb", "parts": "1g.20gb"}[id]; at < 0 || want != "" && d.Instances[at].Profile != want {
 			t.Errorf("job %s has %v, and its GPU %+v", id, h.devices, d.Instances)
 		}
 	}

@@ -38,6 +38,10 @@ type MIGProfile struct {
 	Milli     int64 `json:"milli,omitempty"`
 	// Allowed profiles may be made; others are in the way only.
 	Allowed bool `json:"allowed,omitempty"`
+	// Group is the device group that an instance would be offered in, where it is not
+	// nvidia/mig/<name>; "*" stands for an index. Parts are its slices or replicas; 0 is whole.
+	Group string `json:"group,omitempty"`
+	Parts int64  `json:"parts,omitempty"`
 }
 
 // MIGPlace is an instance's size, and the memory slice at which it begins.

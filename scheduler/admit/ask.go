@@ -203,16 +203,9 @@ func (t TaskAsk) Plain() bool { return len(t.Devices) > 0 }
 // enough, of a size that GPUs have or can be cut into.
 const SharingMIG gpu.Sharing = "mig"
 
-// WantsMIG reports whether MIG instances serve the group, and nothing else does.
-func (a *Ask) WantsMIG() bool { return a.Sharing == SharingMIG || a.NamesMIG() }
-
-// NamesMIG reports whether a device block names MIG instances.
-func (a *Ask) NamesMIG() bool {
-	return slices.ContainsFunc(a.Tasks, func(t TaskAsk) bool {
-		return slices.ContainsFunc(t.Devices, func(d DeviceAsk) bool {
-			return d.Profile() != "" || slices.ContainsFunc(d.Or, func(or DeviceAsk) bool { return or.Profile() != "" })
-		})
-	})
+// WantsMIG reports whether MIG instances may serve the group.
+func (a *Ask) WantsMIG() bool {
+	return a.Sharing == SharingMIG || slices.ContainsFunc(a.Tasks, TaskAsk.Plain)
 }
 
 // Profile is that of the MIG instances which the block names; empty where it names others, or

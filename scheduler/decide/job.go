@@ -89,7 +89,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 		if hold := awaited(group, err); hold != nil {
 			return withRecut(group, heldUntilOneJoins(group, hold)), nil
 		}
-		return record.Group{}, err
+		return record.Group{}, withNotMade(group, err)
 	}
 	d := &decider{groupAsk: group, form: form}
 	if !same {

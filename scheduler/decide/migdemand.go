@@ -3,6 +3,10 @@
 package decide
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/miglayout"
@@ -47,12 +52,16 @@ func MIGDemand(tx *state.Tx) MIG {
 	}
 	for _, w := range tx.Queue.Waiting() {
 		if w.Held == "" || w.Held == view.WaitsForRoom {
-			m.Wants = append(m.Wants, migWants(tx, w)...)
+			for _, want := range migWants(tx, w) {
+				m.Wants = miglayout.Join(m.Wants, want)
+			}
 		}
 	}
 	for _, id := range tx.Cluster.MIGNodeIDs() {
 		for _, d := range tx.Cluster.Node(id).MIG {
-			served := func(w miglayout.Want) bool { return strings.Contains(d.Order.For, w.Key) }
+			served := func(w miglayout.Want) bool {
+				return slices.ContainsFunc(w.Keys(), func(k string) bool { return slices.Contains(strings.Split(d.Order.For, ", "), k) })
+			}
 			if unanswered(&d) && d.Order.For != "" && !slices.ContainsFunc(m.Wants, served) { // an operator's is for nothing that waits
 				m.Vain[d.GPU] = d.Order.ID
 			}
@@ -167,7 +176,11 @@ func migWants(tx *state.Tx, w *state.Waiting) (wants []miglayout.Want) {
 	if err != nil {
 		return nil
 	}
-	if wants = wantsOf(a, w.Missing); len(wants) > 0 && tx.Cluster.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
+	if wants = withHost(a, wantsOf(a, w.Missing)); len(wants) == 0 {
+		if why := notMade(a); why != "" {
+			wants = []miglayout.Want{{Count: 1, Why: why}}
+		}
+	} else if tx.Cluster.Live(w.Job, w.Group) > 0 && ask.Sharing == admit.SharingMIG {
 		if has := profileOf(tx.Queue.Record(w.Job).Groups[w.Group].Decision.Tasks); has != "" {
 			for i := range wants {
 				wants[i].Profiles = []string{has}
@@ -180,50 +193,50 @@ func migWants(tx *state.Tx, w *state.Waiting) (wants []miglayout.Want) {
 	return wants
 }
 
+// withHost leaves out nodes without CPU and memory for an alloc, unless an eviction could make room.
+func withHost(a groupAsk, wants []miglayout.Want) []miglayout.Want {
+	if len(wants) == 0 || a.tx.Snapshot().AnyBelow(a.ask.Priority) {
+		return wants
+	}
+	for i := range wants {
+		maps.DeleteFunc(wants[i].Nodes, func(id string, _ bool) bool {
+			free, _ := a.tx.Snapshot().Free(id)
+			return free.CPUMHz < a.parts[0].Req.CPUMHz || free.MemoryMiB < a.parts[0].Req.MemoryMiB
+		})
+		if len(wants[i].Nodes) == 0 {
+			wants[i].Why = "no node whose GPUs may be cut for it has the CPU and the memory left"
+		}
+	}
+	return wants
+}
+
 // mostAllocs is how many allocs of a group that take several instances each are looked at.
 const mostAllocs = 16
 
 // wantsOf are the instances that some allocs of a group take, on the nodes that it may run on and whose
-// layout follows demand.
+// layout follows demand: one for each of its parts, with all profiles of which Nomad would take an instance.
 func wantsOf(a groupAsk, allocs int) (wants []miglayout.Want) {
-	may := map[string]bool{}
+	var nodes []*nomad.Node
 	for _, id := range a.tx.Cluster.MIGNodeIDs() {
-		n := &a.tx.Cluster.Node(id).Plan
-		named := func(g place.GPU) bool { // of the instances, which are of the GPU's model
-			r := &a.parts[0].Req
-			return g.Profile != "" && (len(r.Models) == 0 || slices.ContainsFunc(r.Models, g.Is)) && !slices.ContainsFunc(r.Not, g.Is)
-		}
-		if a.parts[0].Req.AdmittedBy(n) && slices.ContainsFunc(n.GPUs, named) {
-			may[id] = true
+		if n := a.tx.Cluster.Node(id); len(a.parts) > 0 && a.parts[0].Req.AdmittedBy(&n.Plan) {
+			nodes = append(nodes, n)
 		}
 	}
 	var sizes []string
-	if a.ask.Sharing == admit.SharingMIG {
+	if a.ask.Sharing == admit.SharingMIG && len(nodes) > 0 {
 		for _, p := range suitable(a) {
 			sizes = append(sizes, p.name)
 		}
 	}
 	each := 0
-	for _, t := range a.ask.Tasks {
-		if !t.Plain() && len(sizes) > 0 {
-			wants = append(wants, miglayout.Want{Profiles: sizes, Count: 1})
-			each++
-		}
-		for _, d := range t.Devices {
-			want := miglayout.Want{Count: int(d.Count)}
-			for _, one := range append([]admit.DeviceAsk{d}, d.Or...) {
-				if p := one.Profile(); p != "" {
-					want.Profiles = append(want.Profiles, strings.ToLower(p))
-				}
-			}
-			if len(want.Profiles) > 0 {
-				wants = append(wants, want)
-				each += want.Count
-			}
+	for i := range a.parts {
+		want := wantOf(a, &a.parts[i], nodes, sizes)
+		if len(want.Profiles) > 0 {
+			wants = append(wants, want)
+			each += want.Count
 		}
 	}
 	for i := range wants {
-		wants[i].Nodes = may
 		if each == 1 {
 			wants[i].Count *= allocs
 		}
@@ -242,14 +255,66 @@ func wantsOf(a groupAsk, allocs int) (wants []miglayout.Want) {
 	return wants
 }
 
+// wantOf is what one part of an ask takes; without profiles where no instance serves it.
+func wantOf(a groupAsk, part *blocks.Part, nodes []*nomad.Node, sizes []string) miglayout.Want {
+	want := miglayout.Want{Count: 1, Nodes: map[string]bool{}, On: map[string]map[string]int{}}
+	plain := a.ask.Tasks[part.Task].Plain()
+	if plain && part.Req.Whole {
+		want.Count = part.Req.GPUs
+	}
+	type rank struct{ alternative, size int64 }
+	ranks, alternative := map[string]rank{}, int64(0)
+	part.Alternatives(func(r *place.Request) {
+		alternative++
+		for _, n := range nodes {
+			for i := range n.MIG {
+				d := &n.MIG[i]
+				for k := range d.Offers {
+					o, times := &d.Offers[k], 0
+					switch {
+					case plain:
+						times = o.Serves(r.Device, r.Conditions, max(1, r.Instances))
+					case o.Parts == 0 && slices.Contains(sizes, o.Profile) && named(n, d, r):
+						times = 1
+					}
+					if times == 0 {
+						continue
+					}
+					want.Nodes[n.Plan.ID] = true
+					if want.On[d.GPU] == nil {
+						want.On[d.GPU] = map[string]int{}
+					}
+					want.On[d.GPU][o.Profile] = times
+					if _, known := ranks[o.Profile]; !known {
+						ranks[o.Profile] = rank{alternative, o.Size}
+						want.Profiles = append(want.Profiles, o.Profile)
+					}
+				}
+			}
+		}
+	})
+	slices.SortStableFunc(want.Profiles, func(x, y string) int {
+		return cmp.Or(cmp.Compare(ranks[x].alternative, ranks[y].alternative), cmp.Compare(ranks[x].size, ranks[y].size), strings.Compare(x, y))
+	})
+	return want
+}
+
+// named reports whether a request names the model of a GPU, or none.
+func named(n *nomad.Node, d *nomad.MIGDemand, r *place.Request) bool {
+	return slices.ContainsFunc(n.Plan.GPUs, func(g place.GPU) bool {
+		return slices.ContainsFunc(d.Instances, func(i gpu.MIGInstance) bool { return i.UUID == g.ID }) &&
+			(len(r.Models) == 0 || slices.ContainsFunc(r.Models, g.Is)) && !slices.ContainsFunc(r.Not, g.Is)
+	})
+}
+
 // withRecut tells with a held group which GPU would be cut for it, or why none would.
 func withRecut(a groupAsk, g record.Group) record.Group {
-	if g.Decision.Hold == nil || !a.ask.WantsMIG() {
+	if g.Decision.Hold == nil || !a.ask.WantsMIG() || len(a.tx.Cluster.MIGNodeIDs()) == 0 {
 		return g
 	}
 	m := MIGDemand(a.tx)
 	key := a.key.String() + "/" + a.ask.Group
-	own := wantsOf(a, a.ask.Count)
+	own := withHost(a, wantsOf(a, a.ask.Count))
 	for i := range own {
 		own[i].Key = key
 	}
@@ -288,22 +353,65 @@ func waitingAsk(tx *state.Tx, w *state.Waiting) *admit.Ask {
 // madeByDemand reports whether GPUs whose layout follows demand, on a node that a request may
 // use, can be cut into the instances that it names.
 func madeByDemand(a groupAsk) bool {
-	if !a.ask.WantsMIG() {
+	if !a.ask.WantsMIG() || len(a.tx.Cluster.MIGNodeIDs()) == 0 {
 		return false
 	}
 	wants := wantsOf(a, 1)
 	return len(wants) > 0 && slices.ContainsFunc(a.tx.Cluster.MIGNodeIDs(), func(id string) bool {
-		made := a.tx.Cluster.Node(id).MIG
 		return !slices.ContainsFunc(wants, func(w miglayout.Want) bool {
 			most := 0
-			for _, name := range w.Profiles {
-				for _, m := range made {
-					if p, known := gpu.MIGProfileOf(m.Profiles, name); known && p.Allowed {
-						most += p.Most
+			for _, d := range a.tx.Cluster.Node(id).MIG {
+				for name, times := range w.On[d.GPU] {
+					if p, _ := gpu.MIGProfileOf(d.Profiles, name); p.Allowed {
+						most += p.Most * times
 					}
 				}
 			}
-			return !w.Nodes[id] || most < w.Count
+			return most < w.Count
 		})
 	})
+}
+
+// notMade says why no instance that a group names is made for it; empty where it names none.
+func notMade(a groupAsk) string {
+	admits := func(id string) bool { return a.parts[0].Req.AdmittedBy(&a.tx.Cluster.Node(id).Plan) }
+	for i := range a.parts {
+		device := a.parts[i].Req.Device
+		if mode, part, _ := gpu.ModeOfType(deviceType(device)); !part || mode == "" {
+			continue
+		}
+		if !slices.ContainsFunc(a.tx.Cluster.MIGNodeIDs(), admits) {
+			return "it may not run on the node of any GPU whose layout follows demand"
+		}
+		profile := admit.DeviceAsk{Name: device}.Profile()
+		for _, id := range a.tx.Cluster.MIGNodeIDs() {
+			for _, d := range a.tx.Cluster.Node(id).MIG {
+				for k := range d.Offers {
+					if o := &d.Offers[k]; o.Profile == profile && o.Parts > 0 {
+						return fmt.Sprintf("no GPU whose layout follows demand offers %s: instances of that profile are %s, of %d parts each", device, o.Group(), o.Parts)
+					}
+				}
+			}
+		}
+		return fmt.Sprintf("no GPU whose layout follows demand may be cut into %s as the job asks for it", device)
+	}
+	return ""
+}
+
+// withNotMade tells with a refusal why demand makes no instance either.
+func withNotMade(a groupAsk, err error) error {
+	var refusal *admit.Refusal
+	if len(a.tx.Cluster.MIGNodeIDs()) == 0 || !errors.As(err, &refusal) {
+		return err
+	}
+	if why := notMade(a); why != "" {
+		refusal.Details = append(refusal.Details, why)
+	}
+	return err
+}
+
+// deviceType is the type in the name of a device block.
+func deviceType(name string) string {
+	words := strings.Split(name, "/")
+	return words[min(1, len(words)-1)]
 }

@@ -86,6 +86,93 @@ func TestWhatDemandCouldMakeIsNotRefused(t *testing.T) {
 	}
 }
 
+// A device block waits for any instance that Nomad would give it and demand can make, whole or in parts; one
+// that no instance would ever serve is refused, with the reason.
+func TestDeviceBlocksThatDemandServes(t *testing.T) {
+	sliced := func(d *gpu.MIGDemand, _ *api.Node) {
+		d.Profiles[1].Group, d.Profiles[1].Parts = "nvidia/mig-slice/3g.40gb/*", 9
+	}
+	over := func(left, right string) []admit.Constraint {
+		return []admit.Constraint{{LTarget: left, Operand: ">=", RTarget: right}}
+	}
+	for name, c := range map[string]struct {
+		edit    func(*gpu.MIGDemand, *api.Node)
+		device  admit.DeviceAsk
+		wants   string
+		refused string
+	}{
+		"slices":                     {edit: sliced, device: admit.DeviceAsk{Name: "nvidia/mig-slice", Count: 8}, wants: "3g.40gb x1"},
+		"slices by type":             {edit: sliced, device: admit.DeviceAsk{Name: "mig-slice", Count: 9}, wants: "3g.40gb x1"},
+		"too many slices":            {edit: sliced, device: admit.DeviceAsk{Name: "nvidia/mig-slice", Count: 10}, refused: "no node can ever hold"},
+		"slices of none":             {device: admit.DeviceAsk{Name: "nvidia/mig-slice", Count: 1}, refused: "no GPU whose layout follows demand may be cut into nvidia/mig-slice"},
+		"whole, but they are sliced": {edit: sliced, device: admit.DeviceAsk{Name: "nvidia/mig/3g.40gb", Count: 1}, refused: "instances of that profile are nvidia/mig-slice/3g.40gb/*, of 9 parts each"},
+		"large enough":               {device: admit.DeviceAsk{Name: "nvidia/mig", Count: 1, Constraints: over("${device.attr.memory}", "30 GiB")}, wants: "3g.40gb x1"},
+		"of a profile":               {device: admit.DeviceAsk{Name: "mig", Count: 1, Constraints: []admit.Constraint{{LTarget: "${device.attr.profile}", Operand: "=", RTarget: "3g.40gb"}}}, wants: "3g.40gb x1"},
+		"of another model":           {device: admit.DeviceAsk{Name: "nvidia/mig/3g.40gb", Count: 1, Constraints: []admit.Constraint{{LTarget: "${device.attr.type}", Operand: "=", RTarget: "A100"}}}, refused: "may be cut into nvidia/mig/3g.40gb as the job asks"},
+		"what is seen when it is there": {edit: sliced, device: admit.DeviceAsk{Name: "nvidia/mig-slice", Count: 1, Constraints: []admit.Constraint{{LTarget: "${device.attr.sharing}", Operand: "=", RTarget: "mps"}}},
+			wants: "3g.40gb x1"},
+		"the next of a list": {edit: sliced, device: admit.DeviceAsk{Name: "nvidia/mig/3g.40gb", Count: 1, Alternative: true, Or: []admit.DeviceAsk{{Name: "nvidia/mig-slice", Count: 2}}}, wants: "3g.40gb x1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "", demandNode(c.edit))
+			a := migAsk("job", "")
+			a.Tasks[0].Devices = []admit.DeviceAsk{c.device}
+			d, err := b.Decide(t.Context(), []admit.Ask{a}, false)
+			var refusal *admit.Refusal
+			if errors.As(err, &refusal) {
+				if text := refusal.Text + strings.Join(refusal.Details, "\n"); c.refused == "" || !strings.Contains(text, c.refused) {
+					t.Fatalf("it is refused: %s", text)
+				}
+				return
+			}
+			if err != nil || c.refused != "" {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			b = servicetest.New(t, "", demandNode(c.edit))
+			b.Submit(t, a)
+			b.Register(a)
+			b.Block(a, 1)
+			if got := wanted(b); got != c.wants {
+				t.Errorf("it wants %q, not %q", got, c.wants)
+			}
+		})
+	}
+}
+
+// wanted is what waits for instances, in words.
+func wanted(b *servicetest.Service) string {
+	var list []string
+	b.State.Do(func(tx *state.Tx) {
+		for _, w := range decide.MIGDemand(tx).Wants {
+			list = append(list, fmt.Sprintf("%s x%d", strings.Join(w.Profiles, " ")+w.Why, w.Instances()))
+		}
+	})
+	return strings.Join(list, ", ")
+}
+
+// Groups that ask alike for parts share the instances that are made for them, and a group that finds no
+// processor time where they would be made has none made.
+func TestPartsOfInstancesAreShared(t *testing.T) {
+	b := servicetest.New(t, "", demandNode(func(d *gpu.MIGDemand, _ *api.Node) {
+		d.Profiles[1].Group, d.Profiles[1].Parts = "nvidia/mig-slice/3g.40gb/*", 9
+	}))
+	for n := range 3 {
+		a := migAsk(fmt.Sprint("job-", n), "")
+		a.Tasks[0].Devices = []admit.DeviceAsk{{Name: "nvidia/mig-slice", Count: 4}}
+		b.Submit(t, a)
+		b.Register(a)
+		b.Block(a, 1)
+	}
+	if got := wanted(b); got != "3g.40gb x1, 3g.40gb x1" {
+		t.Errorf("three of which two share an instance want %q", got)
+	}
+	large := migAsk("large", "3g.40gb")
+	large.CPUMHz = 70_000
+	if d, err := b.Decide(t.Context(), []admit.Ask{large}, false); err == nil {
+		t.Errorf("what no node can run is %+v", d)
+	}
+}
+
 // A request in words takes the smallest instance that is large enough and free, else one that
 // demand can make.
 func TestAnInstanceThatIsLargeEnough(t *testing.T) {

@@ -124,8 +124,8 @@ func suitable(a groupAsk) []profile {
 		for _, d := range a.tx.Cluster.Node(id).MIG {
 			for _, p := range d.Profiles {
 				if at := slices.IndexFunc(all, func(q profile) bool { return q.name == p.Name }); at >= 0 {
-					all[at].makeable = all[at].makeable || p.Allowed
-				} else if p.Allowed && p.MemoryMiB > 0 {
+					all[at].makeable = all[at].makeable || p.Allowed && p.Parts == 0
+				} else if p.Allowed && p.Parts == 0 && p.MemoryMiB > 0 {
 					all = append(all, profile{p.Name, p.MemoryMiB, p.Milli, true})
 				}
 			}

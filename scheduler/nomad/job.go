@@ -163,7 +163,7 @@ func (j *Job) readMarks(from *api.Job, h Hardware) {
 		a := &read.Asks[i]
 		if g := j.Group(a.Group); g != nil {
 			g.Key, g.Registered, g.Was, g.Gang, g.FallbackAfter = a.Key(), a.Registered(), a.Was, a.Gang, a.FallbackAfter
-			if a.NamesMIG() || a.Was == nil {
+			if a.WantsMIG() || a.Was == nil {
 				kept := *a
 				g.Ask = &kept
 			}

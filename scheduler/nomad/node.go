@@ -71,6 +71,9 @@ func NewNode(n *api.Node, h Hardware) *Node {
 			out.View.GPUs = append(out.View.GPUs, d.view)
 		}
 	}
+	for i := range out.MIG {
+		out.MIG[i].Offers = out.migOffers(&out.MIG[i])
+	}
 	out.Plan.Ineligible = !out.View.Ready()
 	return out
 }

@@ -154,7 +154,9 @@ func (r *Recuts) decide(now time.Time, m decide.MIG) miglayout.Answer {
 		}
 	}
 	for _, w := range wants {
-		need[w.Profiles[0]] += float64(w.Count)
+		if w.Why == "" {
+			need[w.Profiles[0]] += float64(w.Instances())
+		}
 	}
 	return miglayout.Decide(now, gpus, wants, r.expect(now, need), miglayout.DefaultRules)
 }

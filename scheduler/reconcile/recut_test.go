@@ -58,7 +58,8 @@ func (c *cutterNode) Recut(_ context.Context, nodeID, uuid string, order *gpu.MI
 func (c *cutterNode) show(s *state.State) {
 	text := gpu.FormatMIGDemand([]gpu.MIGDemand{c.told})
 	groups := map[string]*api.NodeDeviceResource{}
-	n := &api.Node{ID: "n1", Name: "n1", NodePool: "default", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible", Meta: c.meta, NodeResources: &api.NodeResources{}}
+	n := &api.Node{ID: "n1", Name: "n1", NodePool: "default", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible", Meta: c.meta,
+		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 64000}}}
 	for _, i := range c.told.Instances {
 		g := groups[i.Profile]
 		if g == nil {
@@ -161,7 +162,7 @@ func TestAnOrderThatCannotBeWritten(t *testing.T) {
 		c.waitsFor(l.State, "never", "7g.80gb", true)
 		rounds(t, l, 10*time.Second)
 		l.State.View(func(r *state.Reader) {
-			if why := r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g"); !strings.Contains(why, "may be cut into 7g.80gb") {
+			if why := r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g"); !strings.Contains(why, "may be cut into nvidia/mig/7g.80gb") {
 				t.Errorf("why nothing is cut: %q", why)
 			}
 		})

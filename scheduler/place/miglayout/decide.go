@@ -5,6 +5,8 @@ package miglayout
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -48,15 +50,60 @@ func coming(g *GPU, n int) string { return fmt.Sprintf("%s#%d", g.ID, n) }
 // start.
 type Want struct {
 	Key string
-	// Profiles are those that serve it, the best first.
+	// Also are the keys of wants that share instances with it.
+	Also []string
+	// Profiles are those that serve it, the best first. Why says what rules it out, if anything does.
 	Profiles []string
 	Count    int
 	Since    time.Time
+	Why      string
 	// Nodes are those on which it may run; nil is all.
 	Nodes map[string]bool
+	// On is how many of Count an instance serves, by GPU and profile: several of one in slices.
+	// Nil is one of each profile.
+	On map[string]map[string]int
 	// Alloc numbers the allocation, from 1, where one takes several instances: wants of one key
 	// and allocation follow each other, and are served on one node. 0 is one instance each.
 	Alloc int
+}
+
+// Keys are those of all wants that are served together.
+func (w Want) Keys() []string { return append([]string{w.Key}, w.Also...) }
+
+// Times is how many of a want an instance of a GPU serves.
+func (w Want) Times(g *GPU, profile string) int {
+	switch {
+	case !slices.Contains(w.Profiles, profile):
+		return 0
+	case w.On != nil:
+		return w.On[g.ID][profile]
+	}
+	return 1
+}
+
+// Instances is how many instances of its best profile a want takes.
+func (w Want) Instances() int {
+	times := 1
+	for _, on := range w.On {
+		times = max(times, on[w.Profiles[0]])
+	}
+	return (w.Count + times - 1) / times
+}
+
+// Join adds a want to others, in their order. One that is like an earlier one shares its instances, as
+// far as these have parts left.
+func Join(wants []Want, w Want) []Want {
+	for i := range wants {
+		o := &wants[i]
+		both := *o
+		both.Count += w.Count
+		if o.Alloc+w.Alloc == 0 && o.Why+w.Why == "" && both.Instances() == o.Instances() && slices.Equal(o.Profiles, w.Profiles) &&
+			maps.Equal(o.Nodes, w.Nodes) && maps.EqualFunc(o.On, w.On, maps.Equal) {
+			o.Count, o.Also = both.Count, append(o.Also, w.Key)
+			return wants
+		}
+	}
+	return append(wants, w)
 }
 
 // Rules keep layouts from swinging between two kinds of work.
@@ -104,14 +151,17 @@ func Decide(now time.Time, gpus []GPU, wants []Want, learned map[string]float64,
 	slices.SortFunc(d.gpus, func(a, b *GPU) int { return strings.Compare(a.ID, b.ID) })
 	var open []Want
 	for _, w := range wants {
-		if w.Alloc > 0 {
+		switch {
+		case w.Why != "":
+			d.left(w, w.Why)
+		case w.Alloc > 0:
 			open = append(open, w)
-			continue
-		}
-		if w.Count -= d.takeFree(w); w.Count > 0 {
-			open = append(open, w)
-		} else {
-			d.answer.Left[w.Key] = "an instance is free or being made for it"
+		default:
+			if w.Count -= d.takeFree(w); w.Count > 0 {
+				open = append(open, w)
+			} else {
+				d.left(w, instanceFree)
+			}
 		}
 	}
 	for len(open) > 0 {
@@ -137,6 +187,15 @@ func Decide(now time.Time, gpus []GPU, wants []Want, learned map[string]float64,
 	return d.answer
 }
 
+const instanceFree = "an instance is free or being made for it"
+
+// left says why no GPU is cut for a want.
+func (d *decision) left(w Want, why string) {
+	for _, key := range w.Keys() {
+		d.answer.Left[key] = why
+	}
+}
+
 type decision struct {
 	now     time.Time
 	rules   Rules
@@ -156,13 +215,14 @@ func (d *decision) takeFree(w Want) int {
 	count := 0
 	for _, profile := range w.Profiles {
 		for _, g := range d.gpus {
-			if !w.mayUse(g) {
+			times := w.Times(g, profile)
+			if !w.mayUse(g) || times == 0 {
 				continue
 			}
 			for n, at := range g.Coming {
 				if count < w.Count && at.Profile == profile && !d.taken[coming(g, n)] {
 					d.taken[coming(g, n)] = true
-					count++
+					count += times
 				}
 			}
 			if g.Cutting || g.Unready != "" {
@@ -171,7 +231,7 @@ func (d *decision) takeFree(w Want) int {
 			for _, i := range g.Instances {
 				if count < w.Count && i.Profile == profile && !i.Busy && !d.taken[i.UUID] {
 					d.taken[i.UUID] = true
-					count++
+					count += times
 				}
 			}
 		}
@@ -185,7 +245,7 @@ func (w Want) mayUse(g *GPU) bool { return w.Nodes == nil || w.Nodes[g.Node] }
 func (w Want) allowedOn(g *GPU) bool {
 	return slices.ContainsFunc(w.Profiles, func(name string) bool {
 		p, known := gpu.MIGProfileOf(g.Profiles, name)
-		return known && p.Allowed
+		return known && p.Allowed && w.Times(g, name) > 0
 	})
 }
 
@@ -200,9 +260,9 @@ type candidate struct {
 // best is the re-cut that serves the first of the open wants and is worth the most; nil where
 // there is none, which is explained.
 func (d *decision) best(open []Want) *candidate {
-	w := open[0]
+	w := &open[0]
 	if waited := d.now.Sub(w.Since); waited < d.rules.Patience {
-		d.answer.Left[w.Key] = "it waits for a moment only"
+		d.left(*w, "it waits for a moment only")
 		return nil
 	}
 	var best *candidate
@@ -228,7 +288,7 @@ func (d *decision) best(open []Want) *candidate {
 		}
 	}
 	if best == nil {
-		d.answer.Left[w.Key] = cmp.Or(why.best(), "no GPU's layout follows demand")
+		d.left(*w, cmp.Or(why.best(), "no GPU's layout follows demand"))
 	}
 	return best
 }
@@ -292,7 +352,7 @@ func (d *decision) recut(g *GPU, open []Want) (*candidate, string) {
 			fixed = append(fixed, i)
 		}
 	}
-	if !fitsBeside(g.Profiles, fixed, open[0].Profiles) {
+	if !fitsBeside(g, fixed, open[0]) {
 		return nil, d.whyNot(g, open[0], nil)
 	}
 	var best *candidate
@@ -368,6 +428,7 @@ func (d *decision) mustKeep(g *GPU) map[string]int {
 // nothing speaks for another layout.
 const (
 	perWaiting = 100.0
+	perOther   = 10.0 // for each memory slice by which an instance is not of the best profile
 	perLearned = 3.0
 	perRemoved = 1.0
 	perUnused  = 0.5
@@ -407,15 +468,17 @@ func (d *decision) weigh(g *GPU, layout []gpu.MIGPlace, open []Want, least map[s
 		if !w.mayUse(g) || w.Alloc > 0 { // its node is chosen when it is its turn
 			continue
 		}
+		best := size(w.Profiles[0])
 		for _, name := range w.Profiles {
-			n := min(free[name], w.Count-c.served[i])
-			free[name] -= n
-			c.served[i] += n
-			c.worth += float64(n) * size(name) * perWaiting
+			times := w.Times(g, name)
+			for times > 0 && free[name] > 0 && c.served[i] < w.Count {
+				free[name]--
+				c.served[i] = min(c.served[i]+times, w.Count)
+				c.worth += cmp.Or(best, size(name))*perWaiting - math.Abs(size(name)-best)*perOther
+			}
 		}
-		if c.served[i] > 0 {
-			c.For = append(c.For, w.Key)
-		}
+		keys := w.Keys()
+		c.For = append(c.For, keys[:min(c.served[i], len(keys))]...)
 		if i == 0 && c.served[0] == 0 {
 			return nil
 		}
@@ -437,12 +500,12 @@ func (d *decision) weigh(g *GPU, layout []gpu.MIGPlace, open []Want, least map[s
 	return c
 }
 
-// fitsBeside reports whether an instance of one of some profiles has a place beside fixed ones.
-func fitsBeside(profiles []gpu.MIGProfile, fixed []Instance, names []string) bool {
-	taken, count, known := occupied(profiles, fixed)
-	return known && slices.ContainsFunc(names, func(name string) bool {
-		p, there := gpu.MIGProfileOf(profiles, name)
-		return there && p.Allowed && count[name] < p.Most && slices.ContainsFunc(p.Starts, func(start int) bool { return taken&mask(start, p.Size) == 0 })
+// fitsBeside reports whether an instance for a want has a place beside fixed ones.
+func fitsBeside(g *GPU, fixed []Instance, w Want) bool {
+	taken, count, known := occupied(g.Profiles, fixed)
+	return known && slices.ContainsFunc(w.Profiles, func(name string) bool {
+		p, there := gpu.MIGProfileOf(g.Profiles, name)
+		return there && p.Allowed && w.Times(g, name) > 0 && count[name] < p.Most && slices.ContainsFunc(p.Starts, func(start int) bool { return taken&mask(start, p.Size) == 0 })
 	})
 }
 

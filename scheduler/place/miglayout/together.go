@@ -21,14 +21,14 @@ func (d *decision) pin(open []Want) []Want {
 				continue
 			}
 			if len(node) == 0 {
-				d.answer.Left[w.Key] = "no node has room for all instances that it takes together"
+				d.left(*w, "no node has room for all instances that it takes together")
 				continue
 			}
 			w.Alloc, w.Nodes = 0, node
 			if w.Count -= d.takeFree(*w); w.Count > 0 {
 				rest = append(rest, *w)
 			} else {
-				d.answer.Left[w.Key] = "an instance is free or being made for it"
+				d.left(*w, instanceFree)
 			}
 		}
 		open = rest
@@ -73,16 +73,16 @@ func (d *decision) together(wants []Want) map[string]bool {
 // free counts the instances of a GPU that are free for a want, or being made.
 func (d *decision) free(g *GPU, w Want) (count int) {
 	for n, at := range g.Coming {
-		if slices.Contains(w.Profiles, at.Profile) && !d.taken[coming(g, n)] {
-			count++
+		if !d.taken[coming(g, n)] {
+			count += w.Times(g, at.Profile)
 		}
 	}
 	if g.Cutting || g.Unready != "" {
 		return count
 	}
 	for _, i := range g.Instances {
-		if slices.Contains(w.Profiles, i.Profile) && !i.Busy && !d.taken[i.UUID] {
-			count++
+		if !i.Busy && !d.taken[i.UUID] {
+			count += w.Times(g, i.Profile)
 		}
 	}
 	return count
@@ -102,7 +102,8 @@ func (d *decision) room(g *GPU, w Want) (most int) {
 	for _, name := range w.Profiles {
 		taken, count, known := occupied(g.Profiles, fixed)
 		p, there := gpu.MIGProfileOf(g.Profiles, name)
-		if !known || !there || !p.Allowed {
+		times := w.Times(g, name)
+		if !known || !there || !p.Allowed || times == 0 {
 			continue
 		}
 		n := 0
@@ -112,7 +113,7 @@ func (d *decision) room(g *GPU, w Want) (most int) {
 				n++
 			}
 		}
-		most = max(most, n)
+		most = max(most, n*times)
 	}
 	return most
 }
