@@ -4,6 +4,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -360,9 +362,23 @@ func firstProcess(t *testing.T, cfg *drivers.TaskConfig) int {
 	for _, pattern := range []string{cgroups.Root + "/*/" + testNamespace + "/*", cgroups.Root + "/*/*/*"} {
 		dirs, _ := filepath.Glob(pattern + "-" + cfg.AllocID[:8] + "*")
 		if pids, err := cgroups.Processes(dirs); err == nil && len(pids) > 0 {
-			return slices.Min(pids)
+			return firstOf(pids)
 		}
 	}
 	t.Fatal("the task has no process")
+	return 0
+}
+
+// firstOf is the one of a container's processes that is number 1 in it, or 0. It need not have the
+// least number on the host, where numbers begin again from the lowest.
+func firstOf(pids []int) int {
+	for _, pid := range pids {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, line, _ := strings.Cut(string(status), "\nNSpid:")
+		line, _, _ = strings.Cut(line, "\n")
+		if numbers := strings.Fields(line); len(numbers) > 1 && numbers[len(numbers)-1] == "1" {
+			return pid
+		}
+	}
 	return 0
 }

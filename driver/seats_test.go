@@ -101,8 +101,8 @@ func (n seatedNode) measure() {
 		task := gpu.TaskUsage{LeaseID: l.ID, UUID: gpuA, Milli: 100}
 		dirs, _ := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
 		pids, _ := cgroups.Processes(dirs)
-		// The first is the task's own, and the others are what it starts, which are not on the GPU.
-		if len(pids) > 0 && processState(n.processes, slices.Min(pids)) == gpu.ProcessRunning {
+		// What the first starts is not on the GPU.
+		if first := firstOf(pids); first != 0 && processState(n.processes, first) == gpu.ProcessRunning {
 			task.MemoryMiB, task.Processes = 10<<10, len(pids)
 			u.Devices[0].UsedMiB += 10 << 10
 		}

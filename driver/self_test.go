@@ -193,7 +193,9 @@ func TestATaskStepsAsideByItself(t *testing.T) {
 		seat := state(gpu.SeatSuspended)
 		must.True(t, seat.Idle)
 		must.Eq(t, seat.Since.Add(time.Hour), seat.NextTurn)
-		must.True(t, said.has(cfg.ID, "suspended, its 10240 MiB of GPU memory moved to the host: it steps aside by itself"))
+		eventually(t, "it is told that it left", func() bool {
+			return said.has(cfg.ID, "suspended, its 10240 MiB of GPU memory moved to the host: it steps aside by itself")
+		})
 		e.askSelf(cfg, "want")
 		state(gpu.SeatResident)
 		eventually(t, "it is told", func() bool { return said.has(cfg.ID, "back on the GPU") })

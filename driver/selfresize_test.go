@@ -38,11 +38,11 @@ func TestATaskResizesItsShare(t *testing.T) {
 			must.NoError(t, err)
 			return l
 		}
-		settle := func() { // the share can be changed every few seconds
+		changed := func(at time.Time) { // the share can be changed every few seconds
 			task, err := e.driver.tasks.get(first.ID)
 			must.NoError(t, err)
 			task.own.mu.Lock()
-			task.own.last = time.Time{}
+			task.own.last = at
 			task.own.mu.Unlock()
 		}
 		second := n.computing(500, 4, 5)
@@ -57,6 +57,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 		eventually(t, "it is told", func() bool { return said.has(first.ID, "the task has changed its GPU share: GPU "+gpuA) })
 		e.start(second)
 
+		changed(time.Now().Add(time.Hour)) // however long the question takes
 		_, problem, code := e.in(first, "nomad-gpu-self", "resize", "compute=0.3")
 		must.Eq(t, 1, code)
 		must.StrContains(t, problem, "it can be changed once every 5s")
@@ -66,7 +67,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 			"limit=0.1":        "limit: 0.1 is not valid",
 			"memory_limit=12G": "memory_limit: 12G cannot be held",
 		} {
-			settle()
+			changed(time.Time{})
 			_, problem, code = e.in(first, "nomad-gpu-self", "resize", args)
 			must.Eq(t, 1, code)
 			must.StrContains(t, problem, want)
@@ -86,7 +87,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 		a = e.askSelf(first, "resize", "compute=0.5")
 		must.StrContains(t, a.Message, "compute 0.5, at most 0.9; it holds from now on")
 		e.end(second)
-		settle()
+		changed(time.Time{})
 		e.askSelf(first, "resize", "compute=0.7")
 		must.Eq(t, 700, lease().Holdings[0].GuaranteeMilli)
 		e.end(first)

@@ -21,7 +21,7 @@ import (
 func TestServiceImageRuns(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
-	made := exec.Command("go", "run", ".", "-image", "-version", "1.2.3", "-arch", runtime.GOARCH, "-bin", filepath.Join(root, "bin"), "-out", out)
+	made := exec.Command("go", "run", ".", "-only", "image", "-version", "1.2.3", "-arch", runtime.GOARCH, "-bin", filepath.Join(root, "bin"), "-out", out)
 	made.Dir = filepath.Join(root, "internal", "release")
 	if text, err := made.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)

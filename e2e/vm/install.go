@@ -70,7 +70,9 @@ OOMScoreAdjust=-1000
 WantedBy=multi-user.target
 `
 
-// nomadConfig makes a server and a client of one agent. It takes the GPUs' rules.
+// nomadConfig makes a server and a client of one agent. It takes the port of the host that leads
+// to it, where Nomad's API looks for the client: at 4646 another agent may answer there. And it
+// takes the GPUs' rules.
 const nomadConfig = `
 data_dir   = "/var/lib/nomad"
 plugin_dir = "/opt/gpu/bin"
@@ -78,7 +80,7 @@ bind_addr  = "0.0.0.0"
 log_level  = "INFO"
 disable_update_check = true
 advertise {
-  http = "127.0.0.1"
+  http = "127.0.0.1:%d"
   rpc  = "127.0.0.1"
   serf = "127.0.0.1"
 }
@@ -124,7 +126,7 @@ plugin "nomad-driver-containerd" {
 `
 
 // install is a script that makes a fresh machine a node.
-func install() string {
+func (m *Machine) install() string {
 	return fmt.Sprintf(`
 mkdir -p /etc/nomad.d /var/lib/nomad-gpu-simulation
 grep -q /opt/gpu /etc/fstab || echo '/dev/vdb /opt/gpu ext4 ro 0 0' >>/etc/fstab
@@ -138,5 +140,5 @@ EOF
 for image in /opt/gpu/images/*.tar; do ctr -n nomad-gpu images import "$image"; done
 systemctl daemon-reload
 systemctl enable --now nomad
-`, fmt.Sprintf(nomadConfig, gpuRules), nomadUnit)
+`, fmt.Sprintf(nomadConfig, m.NomadPort, gpuRules), nomadUnit)
 }

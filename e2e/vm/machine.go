@@ -75,7 +75,9 @@ func missing() string {
 	return ""
 }
 
-// accelerator is KVM where the processor offers it, and else QEMU's translator.
+// accelerator is KVM where the processor offers it, and else QEMU's translator. A /dev/kvm
+// without the processor's help (kvm_pvm) makes machines too, but runs no kernel of Debian's:
+// it hangs in its decompressor.
 func accelerator() []string {
 	flags, _ := os.ReadFile("/proc/cpuinfo")
 	kvm, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)

@@ -140,17 +140,8 @@ func testBinaries(ctx context.Context, root, files string) error {
 func packages(ctx context.Context, root, files string) error {
 	dir := filepath.Join(files, "packages")
 	for _, version := range []string{firstRelease, nextRelease, lastRelease} {
-		if err := run(ctx, filepath.Join(root, "internal", "release"), "go", "run", ".", "-version", version,
+		if err := run(ctx, filepath.Join(root, "internal", "release"), "go", "run", ".", "-only", "deb", "-version", version,
 			"-arch", runtime.GOARCH, "-bin", filepath.Join(root, "bin"), "-out", dir); err != nil {
-			return err
-		}
-	}
-	others, err := filepath.Glob(filepath.Join(dir, "*[^b]"))
-	if err != nil {
-		return err
-	}
-	for _, other := range others {
-		if err := os.Remove(other); err != nil {
 			return err
 		}
 	}

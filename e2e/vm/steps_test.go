@@ -26,7 +26,7 @@ systemctl --version | head -n 1; containerd --version; runc --version | head -n 
 }
 
 func testNode(ctx context.Context, l *lane) {
-	l.run(ctx, install())
+	l.run(ctx, l.install())
 	l.nodeReady(ctx)
 	l.Log(l.run(ctx, "nomad version | head -n 1"))
 }

@@ -170,7 +170,7 @@ func (l *lane) run(ctx context.Context, script string) string {
 func (l *lane) diagnose(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
-	out, _ := l.Exec(ctx, "systemctl --no-pager --failed; systemd-cgls --no-pager | head -60; journalctl --no-pager -n 60 -u nomad -u containerd; nomad job status || true")
+	out, _ := l.Exec(ctx, "set +e +o pipefail; systemctl --no-pager --failed; systemd-cgls --no-pager | head -60; journalctl --no-pager -n 60 -u nomad -u containerd; nomad job status")
 	l.Log(out)
 }
 

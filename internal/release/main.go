@@ -25,6 +25,7 @@ type release struct {
 	root    string    // the repository
 	work    string    // where generated files lie meanwhile
 	out     string
+	only    string // "image" or "deb": nothing else is made
 }
 
 func main() {
@@ -36,12 +37,13 @@ func main() {
 	flag.StringVar(&r.host, "host", "../../bin", "the `folder` of the same programs for this machine")
 	flag.StringVar(&r.root, "root", "../..", "the `folder` of the repository")
 	flag.StringVar(&r.out, "out", "", "the `folder` to write to")
-	only := flag.Bool("image", false, "only make the image of the placement service")
+	flag.StringVar(&r.only, "only", "", "only make `this`: image is the placement service's, deb are the packages for Debian")
 	flag.Parse()
 	r.date = time.Unix(*date, 0).UTC()
-	run := r.make
-	if *only {
-		run = r.image
+	run := map[string]func() error{"": r.make, "image": r.image, "deb": r.make}[r.only]
+	if run == nil {
+		fmt.Fprintf(os.Stderr, "release: only: %s is not valid (image, deb)\n", r.only)
+		os.Exit(2)
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -66,12 +68,19 @@ func (r release) make() error {
 	if err != nil {
 		return err
 	}
+	formats := []string{"deb", "rpm"}
+	if r.only == "deb" {
+		formats = formats[:1]
+	}
 	for _, p := range packages {
-		for _, format := range []string{"deb", "rpm"} {
+		for _, format := range formats {
 			if err := r.pack(p, format); err != nil {
 				return fmt.Errorf("make %s of %s: %w", format, p.name, err)
 			}
 		}
+	}
+	if r.only == "deb" {
+		return nil
 	}
 	if err := r.tarball(packages); err != nil {
 		return fmt.Errorf("make tarball: %w", err)
