@@ -361,24 +361,22 @@ func firstProcess(t *testing.T, cfg *drivers.TaskConfig) int {
 	t.Helper()
 	for _, pattern := range []string{cgroups.Root + "/*/" + testNamespace + "/*", cgroups.Root + "/*/*/*"} {
 		dirs, _ := filepath.Glob(pattern + "-" + cfg.AllocID[:8] + "*")
-		if pids, err := cgroups.Processes(dirs); err == nil && len(pids) > 0 {
-			return firstOf(pids)
+		if pids, err := cgroups.Processes(dirs); err == nil && len(firstsOf(pids)) == 1 {
+			return firstsOf(pids)[0]
 		}
 	}
 	t.Fatal("the task has no process")
 	return 0
 }
 
-// firstOf is the one of a container's processes that is number 1 in it, or 0. It need not have the
-// least number on the host, where numbers begin again from the lowest.
-func firstOf(pids []int) int {
-	for _, pid := range pids {
+// firstsOf are those processes that are number 1 in their containers. They need not have the least
+// numbers on the host, where numbers begin again from the lowest.
+func firstsOf(pids []int) []int {
+	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		_, line, _ := strings.Cut(string(status), "\nNSpid:")
 		line, _, _ = strings.Cut(line, "\n")
-		if numbers := strings.Fields(line); len(numbers) > 1 && numbers[len(numbers)-1] == "1" {
-			return pid
-		}
-	}
-	return 0
+		numbers := strings.Fields(line)
+		return len(numbers) < 2 || numbers[len(numbers)-1] != "1"
+	})
 }

@@ -34,11 +34,12 @@ func suspenderMain(dir string) error {
 		return err
 	}
 	a := gpu.CheckpointAnswer{Version: gpu.StateVersion}
-	for n, pid := range r.PIDs {
+	// What the first starts does not use the GPU, and is not told of.
+	for _, pid := range firstsOf(r.PIDs) {
 		state := processState(dir, pid)
 		switch r.Action {
 		case gpu.CheckpointSuspend:
-			if n == 0 && state == gpu.ProcessRunning {
+			if state == gpu.ProcessRunning {
 				a.HeldMiB = 10 << 10
 			}
 			state = gpu.ProcessCheckpointed
@@ -101,8 +102,7 @@ func (n seatedNode) measure() {
 		task := gpu.TaskUsage{LeaseID: l.ID, UUID: gpuA, Milli: 100}
 		dirs, _ := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
 		pids, _ := cgroups.Processes(dirs)
-		// What the first starts is not on the GPU.
-		if first := firstOf(pids); first != 0 && processState(n.processes, first) == gpu.ProcessRunning {
+		if first := firstsOf(pids); len(first) == 1 && processState(n.processes, first[0]) == gpu.ProcessRunning {
 			task.MemoryMiB, task.Processes = 10<<10, len(pids)
 			u.Devices[0].UsedMiB += 10 << 10
 		}

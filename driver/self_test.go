@@ -23,6 +23,7 @@ import (
 func withSelf(t *testing.T, e *env) *env {
 	t.Helper()
 	self := goProgram(t, "plugin/nomad-gpu-self")
+	e.driver.Shutdown() // two drivers would both keep the node's seats
 	return e.with(func(c *config.Config) { c.SelfPath = self })
 }
 
