@@ -327,6 +327,9 @@ func propagationOf(mode string) (string, error) {
 // that is not privileged cannot mount anything.
 func checkVolumes(cfg *drivers.TaskConfig, config taskconfig.Config) error {
 	for _, m := range cfg.Mounts {
+		if m.TaskPath == "/dev" && m.HostPath == "/dev" && !config.Privileged {
+			return errors.New("csi_plugin: a CSI plugin must be privileged, since Nomad mounts the host's /dev into it: write privileged = true in the task's config, which needs the operator's allow_privileged")
+		}
 		if err := config.CheckTarget(path.Clean(m.TaskPath)); err != nil {
 			return fmt.Errorf("volume_mount: %w", err)
 		}

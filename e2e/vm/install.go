@@ -121,6 +121,9 @@ plugin "nomad-device-gpu" {
 plugin "nomad-driver-containerd" {
   config {
     gc { period = "30s" }
+    # For the one task that tries it.
+    allow_privileged = true
+    max_swap         = "64M"
   }
 }
 `

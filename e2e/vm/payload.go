@@ -82,7 +82,7 @@ func images(ctx context.Context, bin, dir string) error {
 	if err != nil {
 		return err
 	}
-	programs, err := testimage.HostPrograms(ctx, "sh", "sleep", "tail", "cat")
+	programs, err := testimage.HostPrograms(ctx, "sh", "sleep", "tail", "cat", "mkdir", "mount")
 	if err != nil {
 		return err
 	}

@@ -222,18 +222,7 @@ job "hungry" {
   }
 }`)
 	l.eventually(ctx, "a task that was out of memory says so", func() (bool, string) {
-		stubs, _, err := l.cluster.API.Jobs().Allocations("hungry", true, (&api.QueryOptions{}).WithContext(ctx))
-		if err != nil {
-			return false, err.Error()
-		}
-		said := ""
-		for _, stub := range stubs {
-			if state := stub.TaskStates["hungry"]; state != nil {
-				for _, e := range state.Events {
-					said += e.DisplayMessage + "\n"
-				}
-			}
-		}
+		said := l.said(ctx, "hungry")
 		return strings.Contains(said, "OOM Killed"), said
 	})
 	if _, _, err := l.cluster.API.Jobs().Deregister("hungry", true, nil); err != nil {

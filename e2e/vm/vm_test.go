@@ -142,6 +142,7 @@ var steps = []step{
 	{"every example runs", true, true, testExamples, nil},
 	{"a container is confined", false, true, testConfined, nil},
 	{"a task that is out of memory says so", false, false, testOOM, nil},
+	{"a control group holds its task", false, false, testControlGroups, nil},
 	{"statistics are what the kernel counts", false, false, testStatistics, nil},
 	{"MPS daemons are in units of their own", false, true, testScopes, nil},
 	{"nothing ends when Nomad's service is restarted", false, true, testRestartNomad, nil},
