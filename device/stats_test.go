@@ -89,7 +89,7 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	groups := (<-stream).Groups
-	if len(groups) != 2 || groups[0].Name != "T4/0" || len(groups[0].InstanceStats) != 3 {
+	if len(groups) != 2 || groups[0].Name != "T4/0" || len(groups[0].InstanceStats) != 3 || len(groups[1].InstanceStats) != 1 {
 		t.Fatalf("groups are %+v", groups)
 	}
 	var b strings.Builder
@@ -98,8 +98,8 @@ func TestStats(t *testing.T) {
 		s := groups[0].InstanceStats[id.String()]
 		fmt.Fprintf(&b, "slice %d\n%s", n, statsText(s))
 	}
-	free := gpu.SliceID{UUID: uuidOf(t, r.groups(), "slice/T4/1"), N: 2}
-	fmt.Fprintf(&b, "free slice\n%s", statsText(groups[1].InstanceStats[free.String()]))
+	free := gpu.SliceID{UUID: uuidOf(t, r.groups(), "slice/T4/1"), N: 0}
+	fmt.Fprintf(&b, "free GPU\n%s", statsText(groups[1].InstanceStats[free.String()]))
 	golden.Compare(t, "stats.txt", b.String())
 }
 

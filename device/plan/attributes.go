@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
@@ -19,7 +20,7 @@ import (
 func attributes(m MachineTraits, members []*Unit) map[string]*structs.Attribute {
 	all := attributesOf(m, members[0])
 	gpus, parents := make([]string, 0, len(members)), gpu.Parents{}
-	healthy := 0
+	healthy, unhealthy := 0, []string(nil)
 	var demand []gpu.MIGDemand
 	for _, u := range members {
 		if d := u.Demand; d != nil && !slices.ContainsFunc(demand, func(o gpu.MIGDemand) bool { return o.GPU == d.GPU }) {
@@ -32,10 +33,15 @@ func attributes(m MachineTraits, members []*Unit) map[string]*structs.Attribute 
 			parents[u.UUID] = u.Parent
 		}
 		healthy += u.Healthy()
+		if why := u.whyUnhealthy(); why != "" {
+			unhealthy = append(unhealthy, u.UUID+": "+why)
+		}
 	}
 	// Nomad remembers per node class whether a job fits; with the number of
 	// healthy instances in the class, a sick node does not hide its twins.
 	all[gpu.AttrHealthy] = structs.NewIntAttribute(int64(healthy), "")
+	// Nomad's commands and pages show attributes, and no instance's health.
+	attributeSet(all).text(gpu.AttrUnhealthy, strings.Join(unhealthy, "; "))
 	attributeSet(all).text(gpu.AttrParents, parents.String())
 	attributeSet(all).text(gpu.AttrMIGDemand, gpu.FormatMIGDemand(demand))
 	attributeSet(all).text(gpu.AttrCloseness, m.closeness.Around(gpus...).String())

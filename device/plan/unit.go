@@ -111,6 +111,16 @@ func (u *Unit) Healthy() int {
 	return count
 }
 
+// whyUnhealthy is what keeps the first instance that takes no new work from it; empty where all do.
+func (u *Unit) whyUnhealthy() string {
+	for n := range u.IDs() {
+		if why := u.trouble(n).String(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
 // State is what the task driver is told about the unit.
 func (u *Unit) State() gpu.GPUState {
 	s := gpu.GPUState{

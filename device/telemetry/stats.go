@@ -76,7 +76,9 @@ func (m *Monitor) read() []measured {
 	return all
 }
 
-// Stats is what Nomad shows with node and alloc status -stats.
+// Stats is what Nomad shows with node and alloc status -stats: a line per reading and
+// instance. The readings of a shared device therefore stand with its first instance, and once
+// for each task; a free instance has none. Nomad warns of an instance in use without statistics.
 func (m *Monitor) Stats() []*device.DeviceGroupStats {
 	tasks, now := m.tenants(), m.Now()
 	var groups []*device.DeviceGroupStats
@@ -91,11 +93,11 @@ func (m *Monitor) Stats() []*device.DeviceGroupStats {
 			byName[u.Group] = g
 			groups = append(groups, g)
 		}
-		free := u.freeStats(now)
 		for n, id := range u.IDs() {
-			g.InstanceStats[id] = free
-			if o := tasks[instanceKey{u.UUID, n}]; n == 0 || o != nil {
+			if o := tasks[instanceKey{u.UUID, n}]; n == 0 || o.begins(n) {
 				g.InstanceStats[id] = u.instanceStats(o, n, now)
+			} else if o != nil {
+				g.InstanceStats[id] = u.furtherStats(o, n, now)
 			}
 		}
 	}
@@ -191,17 +193,16 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
 }
 
-// freeStats are those of every instance of a shared device that no task holds,
-// but for the first: what the device itself reads stands once, not with each of
-// its slices.
-func (m measured) freeStats(now time.Time) *device.DeviceStats {
-	s := m.instanceStats(nil, 0, now)
-	kept := map[string]*structs.StatValue{}
-	if m.Sharing.Mode == gpu.ModeSlice {
-		kept[statSlice] = s.Summary
-	}
-	s.Stats = &structs.StatObject{Attributes: kept}
-	return s
+// furtherStats are those of an instance whose task has the device's readings at another.
+func (m measured) furtherStats(o *occupant, n int, now time.Time) *device.DeviceStats {
+	s := statSet{}
+	o.describe(s, m.Seats)
+	return &device.DeviceStats{Summary: m.instanceStats(o, n, now).Summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
+}
+
+// begins reports whether an instance is the first that a task holds of its device.
+func (o *occupant) begins(n int) bool {
+	return o != nil && (len(o.holding.Slices) == 0 || slices.Min(o.holding.Slices) == n)
 }
 
 // describe adds whose the instance is and what that task uses in all.

@@ -137,7 +137,7 @@ It is running. Look further:
   nomad-gpu-scheduler status
   nomad job status slice
   nomad alloc logs -job slice
-  nomad node status -stats $(nomad node status -quiet)
+  nomad node status -stats $(nomad node status -quiet -filter 'Name == "node-0"')
 Stop it with: make dev-stop
 `
 

@@ -17,8 +17,9 @@ const (
 	AttrMemory            = "memory"
 	AttrSliceMemory       = "slice_memory"
 	AttrSlices            = "slices"
-	AttrComputeBurst      = "compute_burst" // milli
-	AttrHealthy           = "healthy"       // how many instances are
+	AttrComputeBurst      = "compute_burst"    // milli
+	AttrHealthy           = "healthy"          // how many instances are
+	AttrUnhealthy         = "unique.unhealthy" // why instances are not
 	AttrSharing           = "sharing"
 	AttrGrade             = "grade"
 	AttrComputeGrade      = "compute_grade" // ComputeEnforced, or absent

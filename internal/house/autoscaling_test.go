@@ -32,8 +32,8 @@ func TestQueriesOfTheAutoscalingGuide(t *testing.T) {
 		series     map[string]string // the same of both replicas
 		out, empty float64
 	}{
-		{nil, -1, 0}, // no scrape yet: no answer, so nothing changes
-		{map[string]string{`nomad_gpu_nodes_idle{%s}`: "0"}, -1, 0},
+		{nil, 0, 0}, // no scrape yet: nothing changes
+		{map[string]string{`nomad_gpu_nodes_idle{%s}`: "0"}, 0, 0},
 		// Twelve GPUs are missing, of nodes that have eight.
 		{map[string]string{`nomad_gpu_pending_gpus{%s,kind="room"}`: "12", `nomad_gpu_pending_allocs{%s,kind="room"}`: "3", `nomad_gpu_pending_groups{%s,kind="room"}`: "1", `nomad_gpu_nodes_idle{%s}`: "0"}, 2, 0},
 		// A pool of no nodes, whose model nothing is known about.
@@ -41,22 +41,19 @@ func TestQueriesOfTheAutoscalingGuide(t *testing.T) {
 		// All is done, and two nodes are empty.
 		{map[string]string{`nomad_gpu_pending_gpus{%s,kind="room"}`: "0", `nomad_gpu_pending_allocs{%s,kind="room"}`: "0", `nomad_gpu_pending_groups{%s,kind="room"}`: "0", `nomad_gpu_nodes_idle{%s}`: "2"}, 0, 2},
 		// More nodes start nothing that waits for quota, and empty ones are not wanted for it.
-		{map[string]string{`nomad_gpu_pending_groups{%s,kind="quota"}`: "4", `nomad_gpu_nodes_idle{%s}`: "2"}, -1, 2},
+		{map[string]string{`nomad_gpu_pending_groups{%s,kind="quota"}`: "4", `nomad_gpu_nodes_idle{%s}`: "2"}, 0, 2},
 		// Empty nodes are kept for large tasks, and small ones wait beside them.
-		{map[string]string{`nomad_gpu_pending_groups{%s,kind="headroom"}`: "1", `nomad_gpu_nodes_idle{%s}`: "2"}, -1, 0},
+		{map[string]string{`nomad_gpu_pending_groups{%s,kind="headroom"}`: "1", `nomad_gpu_nodes_idle{%s}`: "2"}, 0, 0},
 	} {
 		one := test{Interval: "1m"}
 		for name, value := range state.series {
 			for _, replica := range []string{"a", "b"} {
-				one.Series = append(one.Series, map[string]any{"series": fmt.Sprintf(name, `instance="`+replica+`"`), "values": value + "x10"})
+				one.Series = append(one.Series, map[string]any{"series": fmt.Sprintf(name, `instance="`+replica+`"`), "values": value + "x40"})
 			}
 		}
 		for check, want := range map[string]float64{"waiting": state.out, "empty": state.empty} {
 			samples := []map[string]any{{"labels": "{}", "value": want}}
-			if want < 0 {
-				samples = nil
-			}
-			one.Exprs = append(one.Exprs, map[string]any{"expr": query[check], "eval_time": "5m", "exp_samples": samples})
+			one.Exprs = append(one.Exprs, map[string]any{"expr": query[check], "eval_time": "35m", "exp_samples": samples})
 		}
 		tests = append(tests, one)
 	}

@@ -293,3 +293,13 @@ func TestPullTimeout(t *testing.T) {
 		}
 	}
 }
+
+// A sentence that ends in a period gets no second one.
+func TestMistakesAreSentences(t *testing.T) {
+	var m Mistakes
+	m.Add("a", "is not expected here.")
+	m.Add("b", "is not valid")
+	if got := m.Err().Error(); got != "2 mistakes: (1) a: is not expected here. (2) b: is not valid." {
+		t.Errorf("%s", got)
+	}
+}

@@ -83,7 +83,7 @@ func (m *Mistakes) Error() string {
 	}
 	text := fmt.Sprintf("%d mistakes:", len(m.all))
 	for i, mistake := range m.all {
-		text += fmt.Sprintf(" (%d) %s.", i+1, mistake)
+		text += fmt.Sprintf(" (%d) %s.", i+1, strings.TrimSuffix(mistake.Error(), "."))
 	}
 	return text
 }
