@@ -160,32 +160,31 @@ func (h host) diagnosePlugins(ctx context.Context, agent agentconfig.Agent, area
 		return
 	}
 	for _, plugin := range ours {
-		if plugin == driverconfig.PluginName && h.withoutDriver(agent) {
-			area.OK(plugin, "it is not installed: tasks get their GPUs through other drivers")
+		if plugin == driverconfig.PluginName && withoutDriver(agent) {
+			area.OK(plugin, "it has no block, and Nomad does not load it: tasks get their GPUs through other drivers")
 			continue
 		}
 		h.diagnosePlugin(ctx, plugin, filepath.Join(h.root, dir, plugin), area)
 		if !slices.Contains(agent.Plugins, plugin) {
-			area.Warn(plugin, "write plugin \""+plugin+"\" { config {} }", "the agent's configuration has no block for it: it runs with its defaults")
+			area.Fail(plugin, "write plugin \""+plugin+"\" { config {} }", "the agent's configuration has no block for it: Nomad does not load it")
 		}
 	}
-	// Nomad starts whatever lies in plugin_dir, with a block or without.
 	for _, rival := range rivals {
+		if !slices.Contains(agent.Plugins, rival) {
+			continue // Nomad does not load it
+		}
 		if _, err := os.Stat(filepath.Join(h.root, dir, rival)); err == nil {
-			area.Fail(rival, "remove it from "+dir+" and restart Nomad", "it offers the same GPUs as "+device.Name+": Nomad would hand them out twice")
-		} else if slices.Contains(agent.Plugins, rival) {
+			area.Fail(rival, "take its block out of the configuration and restart Nomad", "it offers the same GPUs as "+device.Name+": Nomad would hand them out twice")
+		} else {
 			area.Warn(rival, "take its block out of the configuration", "it has a block, and no program in %s", dir)
 		}
 	}
 }
 
 // withoutDriver reports whether a node has the device plugin alone, for docker and other
-// drivers: the task driver has neither a block nor a program.
-func (h host) withoutDriver(agent agentconfig.Agent) bool {
-	dir := filepath.Join(h.root, agent.PluginDir)
-	_, driver := os.Stat(filepath.Join(dir, driverconfig.PluginName))
-	_, offers := os.Stat(filepath.Join(dir, device.Name))
-	return errors.Is(driver, fs.ErrNotExist) && offers == nil && !slices.Contains(agent.Plugins, driverconfig.PluginName) && agent.PluginDir != ""
+// drivers. From 1.10 on, Nomad loads no plugin that has no block.
+func withoutDriver(agent agentconfig.Agent) bool {
+	return slices.Contains(agent.Plugins, device.Name) && !slices.Contains(agent.Plugins, driverconfig.PluginName)
 }
 
 func (h host) diagnosePlugin(ctx context.Context, plugin, path string, area *doctor.Area) {

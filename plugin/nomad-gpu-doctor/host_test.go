@@ -132,13 +132,13 @@ func TestPlugins(t *testing.T) {
 		want     string
 	}{
 		"present":           {blocks, nil, both, "nomad-device-gpu", doctor.OK, now},
-		"device alone":      {agentconfig.Agent{PluginDir: "/plugins", Plugins: blocks.Plugins[:1]}, map[string]string{"plugins/nomad-device-gpu": ""}, answers{"nomad-device-gpu": now}, "nomad-driver-containerd", doctor.OK, "through other drivers"},
+		"device alone":      {agentconfig.Agent{PluginDir: "/plugins", Plugins: blocks.Plugins[:1]}, nil, answers{"nomad-device-gpu": now}, "nomad-driver-containerd", doctor.OK, "through other drivers"},
+		"device's block":    {agentconfig.Agent{PluginDir: "/plugins", Plugins: blocks.Plugins[:1]}, nil, both, "nomad-driver-containerd", doctor.OK, "through other drivers"},
 		"no folder":         {agentconfig.Agent{}, nil, both, "plugin_dir", doctor.Failed, "names none"},
-		"no block":          {agentconfig.Agent{PluginDir: "/plugins"}, nil, both, "nomad-driver-containerd", doctor.Warning, "with its defaults"},
+		"no block":          {agentconfig.Agent{PluginDir: "/plugins"}, nil, both, "nomad-driver-containerd", doctor.Failed, "does not load it"},
 		"absent":            {blocks, nil, nil, "nomad-device-gpu", doctor.Failed, "there is no "},
 		"does not run":      {blocks, nil, answers{"nomad-device-gpu": "fails: exec format error"}, "nomad-device-gpu", doctor.Failed, "exec format error"},
 		"another release":   {blocks, nil, answers{"nomad-device-gpu": "nomad-device-gpu 0.0.9 (go)"}, "nomad-device-gpu", doctor.Warning, "0.0.9"},
-		"a rival":           {blocks, map[string]string{"plugins/nomad-device-nvidia": ""}, both, "nomad-device-nvidia", doctor.Failed, "twice"},
 		"a rival's block":   {withRival, nil, both, "nomad-device-nvidia", doctor.Warning, "has a block"},
 		"a rival and block": {withRival, map[string]string{"plugins/nomad-device-nvidia": ""}, both, "nomad-device-nvidia", doctor.Failed, "twice"},
 	} {

@@ -77,7 +77,7 @@ func examine(ctx context.Context, config string, h host) *doctor.Report {
 	if agent.DataDir != "" {
 		allocDir = filepath.Join(agent.DataDir, "alloc")
 	}
-	alone := err == nil && h.withoutDriver(agent)
+	alone := err == nil && withoutDriver(agent)
 	if !alone {
 		driver.Diagnose(ctx, config, allocDir, report)
 	}
