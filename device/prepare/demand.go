@@ -479,7 +479,7 @@ func (p *Preparer) tell(g *demanding) {
 	if !g.clear {
 		return
 	}
-	d := &gpu.MIGDemand{GPU: g.u.UUID, Profiles: g.profiles, Instances: g.instances, Least: g.rule.Demand.Least, Pool: g.rule.Demand.Rule,
+	d := &gpu.MIGDemand{GPU: g.u.UUID, Index: &g.u.Index, Profiles: g.profiles, Instances: g.instances, Least: g.rule.Demand.Least, Pool: g.rule.Demand.Rule,
 		AtOnce: g.rule.Demand.AtOnce, PerDay: g.rule.Demand.PerDay, Refused: g.Refused, Why: g.Why}
 	g.Cuts = slices.DeleteFunc(g.Cuts, func(at int64) bool { return p.Now().Sub(time.Unix(at, 0)) > aDay })
 	d.Cuts = slices.Clone(g.Cuts)

@@ -287,12 +287,12 @@ func TestPageCountsDividedGPUsOnce(t *testing.T) {
 	ctx := browser(t, 1440, 900)
 	open(t, ctx, serve(t, &scene{c: &view.Cluster{At: viewtest.Now, Synced: viewtest.Now, Leader: "a", Nodes: []view.Node{{ID: "n", Name: "n", Status: "ready", Eligible: true,
 		GPUs:       []view.GPU{part("a", "nvidia", "1g.10gb"), part("b", "nvidia", "1g.10gb"), part("c", "amd", "cpx"), whole},
-		MIGLayouts: []view.MIGLayout{{GPU: "GPU-nvidia-0123456789", Instances: []string{"1g.10gb@0", "1g.10gb@1"}, Cuts: []time.Time{viewtest.Now.Add(-time.Hour)}, Refused: "too late"}}}}}}), "light")
+		MIGLayouts: []view.MIGLayout{{GPU: "GPU-nvidia-0123456789", Name: "GPU 3", Instances: []string{"1g.10gb@0", "1g.10gb@1"}, Cuts: []time.Time{viewtest.Now.Add(-time.Hour)}, Refused: "too late"}}}}}}), "light")
 	if big := ask[string](t, ctx, `document.querySelector("#overview .big").innerText`); !strings.HasPrefix(big, "3") {
 		t.Errorf("%q GPUs are counted, not 3", big)
 	}
 	text := strings.ReplaceAll(ask[string](t, ctx, `document.body.textContent`), "\u00a0", " ")
-	for _, want := range []string{"MIG 1g.10gb", "of GPU-nvidia-0", "Layout of GPU-nvidia-0: 1g.10gb@0, 1g.10gb@1; cut 1 time within a day, last 1 h ago; last order refused: too late", "partition cpx", "of GPU-amd-0123"} {
+	for _, want := range []string{"MIG 1g.10gb", "of GPU-nvidia-0", "Layout of GPU 3: 1g.10gb@0, 1g.10gb@1; cut 1 time within a day, last 1 h ago; last order refused: too late", "partition cpx", "of GPU-amd-0123"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not say %q", want)
 		}

@@ -4,7 +4,9 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -181,4 +183,124 @@ func (r *replica) says(ctx context.Context, t *testing.T, kind string, words ...
 		}
 		return true, ""
 	})
+}
+
+// An order to cut a GPU is carried out once, and what is in use stays, when the service, Nomad's client or the
+// device plugin is killed at any of its steps. NOMAD_GPU_FULL kills each of them at each step.
+func TestAnOrderSurvivesKills(t *testing.T) {
+	t.Parallel()
+	matrix := []struct{ victim, at string }{{"service", "ordered"}, {"client", "cut"}}
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		matrix = []struct{ victim, at string }{
+			{"service", "ordered"}, {"service", "cordon"}, {"service", "cut"}, {"client", "ordered"},
+			{"client", "cordon"}, {"client", "cut"}, {"plugin", "cordon"}, {"plugin", "cut"},
+		}
+	}
+	options := recutNode("demand {\n at_once = 2\n }")
+	text, err := os.ReadFile(options.Topology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Topology = filepath.Join(t.TempDir(), "recuts.hcl")
+	write(t, options.Topology, strings.Replace(string(text), "gpu {", fmt.Sprintf("gpu {\n  count = %d", len(matrix)+1), 1))
+	ctx, c := startNodes(t, options)
+	n := c.Nodes[0]
+	if err := submit(ctx, c.API, job{id: "busy", devices: instances("1g.10gb")}); err != nil {
+		t.Fatal(err)
+	}
+	busy, _, devices := heldBy(ctx, t, c, "busy")
+	r := serve(ctx, t, c, "")
+	admits(ctx, t, r)
+
+	// step is how far an order is, as the node's metadata and the plugin's own file tell.
+	seen := map[string]bool{}
+	step := func() (order, at string) {
+		var file struct {
+			GPUs map[string]struct {
+				Phase string        `json:"phase"`
+				Order *gpu.MIGOrder `json:"order"`
+			} `json:"gpus"`
+		}
+		if text, err := os.ReadFile(filepath.Join(n.Dir("gpu"), "mig-layouts.json")); err == nil {
+			if err := json.Unmarshal(text, &file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, g := range file.GPUs {
+			if g.Order != nil && !seen[g.Order.ID] {
+				return g.Order.ID, g.Phase
+			}
+		}
+		node, _, err := c.API.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			return "", err.Error()
+		}
+		for key, text := range node.Meta {
+			if o, err := gpu.ParseMIGOrder(text); strings.HasPrefix(key, gpu.MIGOrderMeta) && err == nil && !seen[o.ID] {
+				return o.ID, "ordered"
+			}
+		}
+		return "", ""
+	}
+	for k, kill := range matrix {
+		id := fmt.Sprint("want-", k)
+		if err := submit(ctx, c.API, job{id: id, devices: instances("7g.80gb")}); err != nil {
+			t.Fatal(err)
+		}
+		order := ""
+		until(ctx, t, "see an order "+kill.at, time.Minute, func() (bool, string) {
+			found, at := step()
+			order = found
+			return at == kill.at, fmt.Sprintf("order %q is %q", found, at)
+		})
+		seen[order] = true
+		var err error
+		switch kill.victim {
+		case "service":
+			r.kill(syscall.SIGKILL)
+			r = serve(ctx, t, c, "")
+		case "client":
+			if err = n.KillClient(); err == nil {
+				err = n.StartClient(ctx)
+			}
+		case "plugin":
+			err = n.KillDevicePlugin()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		heldBy(ctx, t, c, id)
+		doubleBooked(ctx, t, c.API)
+		if alloc, _, has := heldBy(ctx, t, c, "busy"); alloc != busy || !slices.Equal(has, devices) {
+			t.Errorf("%s killed when it was %s: alloc %s with %v became %s with %v", kill.victim, kill.at, busy, devices, alloc, has)
+		}
+		t.Logf("%s killed when an order was %s", kill.victim, kill.at)
+	}
+	node, _, err := c.API.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cuts, kept, all := 0, false, map[string]gpu.MIGDemand{}
+	for _, group := range node.NodeResources.Devices {
+		told, err := gpu.ParseMIGDemand(group.Attributes[gpu.AttrMIGDemand].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range told {
+			all[d.GPU] = d
+		}
+	}
+	for _, d := range all {
+		cuts += len(d.Cuts)
+		var places []gpu.MIGPlace
+		for _, i := range d.Instances {
+			places, kept = append(places, i.MIGPlace), kept || strings.HasSuffix(devices[0], i.UUID)
+		}
+		if err := gpu.CheckMIGPlaces(d.Profiles, places); err != nil {
+			t.Errorf("GPU %s: %v", d.GPU, err)
+		}
+	}
+	if cuts != len(matrix) || !kept {
+		t.Errorf("%d orders cut GPUs %d times, and what is in use was kept: %t", len(matrix), cuts, kept)
+	}
 }

@@ -61,6 +61,8 @@ type MIGInstance struct {
 // MIGDemand is what the device plugin tells of a GPU whose layout follows demand.
 type MIGDemand struct {
 	GPU string `json:"gpu"`
+	// Index is the GPU's number in the node; nil from an older plugin.
+	Index *int `json:"index,omitempty"`
 	// Profiles are those that the GPU can have.
 	Profiles  []MIGProfile  `json:"profiles"`
 	Instances []MIGInstance `json:"instances"`
@@ -77,6 +79,14 @@ type MIGDemand struct {
 	// Refused is the order that was last refused, or undone, and Why.
 	Refused string `json:"refused,omitempty"`
 	Why     string `json:"why,omitempty"`
+}
+
+// Name is what people call the GPU.
+func (d *MIGDemand) Name() string {
+	if d.Index == nil {
+		return "GPU " + d.GPU
+	}
+	return fmt.Sprintf("GPU %d", *d.Index)
 }
 
 // MIGOrder asks for a GPU to be cut again: Remove are instances by UUID, Make takes their

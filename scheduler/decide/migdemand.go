@@ -107,7 +107,7 @@ func busyUntil(tx *state.Tx, n *nomad.Node) map[string]time.Time {
 // may be in use.
 func migGPU(n *nomad.Node, d *nomad.MIGDemand, busy map[string]time.Time) miglayout.GPU {
 	g := miglayout.GPU{
-		ID: d.GPU, Node: n.Plan.ID, Profiles: d.Profiles, Pool: n.Plan.ID + "/" + strconv.Itoa(d.Pool), Least: d.Least,
+		ID: d.GPU, Name: d.Name() + " of " + n.Plan.Name, Node: n.Plan.ID, Profiles: d.Profiles, Pool: n.Plan.ID + "/" + strconv.Itoa(d.Pool), Least: d.Least,
 		AtOnce: d.AtOnce, PerDay: d.PerDay,
 	}
 	for _, at := range d.Cuts {

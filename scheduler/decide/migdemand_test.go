@@ -27,7 +27,7 @@ import (
 func demandNode(edit func(d *gpu.MIGDemand, n *api.Node)) *nomad.Node {
 	word := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
 	gib := int64(10)
-	d := gpu.MIGDemand{GPU: "GPU-1", AtOnce: 1, PerDay: 24, Profiles: []gpu.MIGProfile{
+	d := gpu.MIGDemand{GPU: "GPU-1", Index: new(int), AtOnce: 1, PerDay: 24, Profiles: []gpu.MIGProfile{
 		{Name: "1g.10gb", Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Most: 7, Allowed: true, MemoryMiB: 9856, Milli: 142},
 		{Name: "3g.40gb", Size: 4, Starts: []int{0, 4}, Most: 2, Allowed: true, MemoryMiB: 40320, Milli: 428},
 		{Name: "7g.80gb", Size: 8, Starts: []int{0}, Most: 1, MemoryMiB: 81000, Milli: 1000},
@@ -60,7 +60,7 @@ func TestLayoutsAreShown(t *testing.T) {
 	n := demandNode(func(d *gpu.MIGDemand, _ *api.Node) {
 		d.Cuts, d.Doing, d.Why = []int64{1_800_000_000}, "order", "it waited"
 	})
-	want := view.MIGLayout{GPU: "GPU-1", Instances: []string{"1g.10gb@0", "1g.10gb@1"}, Cuts: []time.Time{time.Unix(1_800_000_000, 0).UTC()}, Cutting: true, Refused: "it waited"}
+	want := view.MIGLayout{GPU: "GPU-1", Name: "GPU 0", Instances: []string{"1g.10gb@0", "1g.10gb@1"}, Cuts: []time.Time{time.Unix(1_800_000_000, 0).UTC()}, Cutting: true, Refused: "it waited"}
 	if diff := cmp.Diff([]view.MIGLayout{want}, n.View.MIGLayouts); diff != "" {
 		t.Error(diff)
 	}
@@ -185,8 +185,8 @@ func TestAnInstanceThatIsLargeEnough(t *testing.T) {
 	}{
 		{request: "8G,0.1", want: "nvidia/mig/1g.10gb"},
 		{request: "0.1", want: "nvidia/mig/1g.10gb"},
-		{request: "8G,0.2", want: "nvidia/mig/3g.40gb", waits: "GPU GPU-1 is cut again for default/job/g", wants: "3g.40gb x1"},
-		{request: "20G", want: "nvidia/mig/3g.40gb", waits: "GPU GPU-1 is cut again for default/job/g", wants: "3g.40gb x1"},
+		{request: "8G,0.2", want: "nvidia/mig/3g.40gb", waits: "GPU 0 of m is cut again for default/job/g", wants: "3g.40gb x1"},
+		{request: "20G", want: "nvidia/mig/3g.40gb", waits: "GPU 0 of m is cut again for default/job/g", wants: "3g.40gb x1"},
 		{request: "8G", busy: 2, want: "nvidia/mig/1g.10gb", waits: "become", wants: "1g.10gb x1"},
 	} {
 		t.Run(tc.request, func(t *testing.T) {

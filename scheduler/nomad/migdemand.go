@@ -130,7 +130,7 @@ func migDemands(n *api.Node) (all []MIGDemand) {
 // migLayouts are such GPUs for people.
 func migLayouts(demands []MIGDemand) (all []view.MIGLayout) {
 	for _, d := range demands {
-		one := view.MIGLayout{GPU: d.GPU, Instances: make([]string, len(d.Instances)), Cutting: d.Doing != "", Refused: d.Why}
+		one := view.MIGLayout{GPU: d.GPU, Name: d.Name(), Instances: make([]string, len(d.Instances)), Cutting: d.Doing != "", Refused: d.Why}
 		for i, instance := range d.Instances {
 			one.Instances[i] = instance.String()
 		}

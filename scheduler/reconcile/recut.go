@@ -84,7 +84,7 @@ func (l *Loop) recut(ctx context.Context) {
 		l.report("take back the order to cut a GPU of node "+g.Node, err)
 		if err == nil {
 			delete(l.Recuts.ordered, g.ID)
-			text := "GPU " + g.ID + " is not cut again: nothing waits for it any more"
+			text := g.Name + " is not cut again: nothing waits for it any more"
 			l.Logger.Info("recut", "text", text)
 			l.State.Do(func(tx *state.Tx) { tx.Note(view.Event{Kind: "recut", Text: text}) })
 		}

@@ -32,7 +32,8 @@ type Node struct {
 
 // MIGLayout is how a GPU whose layout follows demand is cut.
 type MIGLayout struct {
-	GPU string `json:"gpu"`
+	GPU  string `json:"gpu"`
+	Name string `json:"name"` // "GPU 3"
 	// Instances are profiles and the memory slices at which they begin, "3g.40gb@4".
 	Instances []string `json:"instances"`
 	// Cuts are its re-cuts within a day, the latest last.

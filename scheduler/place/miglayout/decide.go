@@ -26,6 +26,7 @@ type Instance struct {
 // GPU is one whose layout follows demand.
 type GPU struct {
 	ID, Node  string
+	Name      string // for people
 	Profiles  []gpu.MIGProfile
 	Instances []Instance
 	// Pool names the GPUs that share Least and AtOnce: instances that must remain among them,
@@ -277,7 +278,7 @@ func (d *decision) best(open []Want) *candidate {
 			continue
 		}
 		if no := d.keeps(g); no != "" {
-			why.add(3, "GPU "+g.ID+" "+no)
+			why.add(3, g.Name+" "+no)
 			continue
 		}
 		c, no := d.recut(g, open)
@@ -364,7 +365,7 @@ func (d *decision) recut(g *GPU, open []Want) (*candidate, string) {
 		}
 	}
 	if best != nil {
-		best.Text = fmt.Sprintf("GPU %s is cut again for %s: %s", g.ID, strings.Join(best.For, ", "), describe(g, best.Cut))
+		best.Text = fmt.Sprintf("%s is cut again for %s: %s", g.Name, strings.Join(best.For, ", "), describe(g, best.Cut))
 		return best, ""
 	}
 	return nil, d.whyNot(g, open[0], least)
@@ -385,13 +386,13 @@ func (d *decision) whyNot(g *GPU, w Want, least map[string]int) string {
 	}
 	switch {
 	case busy == 0 && len(least) > 0:
-		return fmt.Sprintf("GPU %s: the operator wants other instances to remain", g.ID)
+		return g.Name + ": the operator wants other instances to remain"
 	case busy == 0:
-		return fmt.Sprintf("GPU %s has no place for %s", g.ID, strings.Join(w.Profiles, " or "))
+		return fmt.Sprintf("%s has no place for %s", g.Name, strings.Join(w.Profiles, " or "))
 	case known:
-		return fmt.Sprintf("%d instances of GPU %s are in use; it would be empty in about %s", busy, g.ID, until.Sub(d.now).Round(time.Minute))
+		return fmt.Sprintf("%d instances of %s are in use; it would be empty in about %s", busy, g.Name, until.Sub(d.now).Round(time.Minute))
 	}
-	return fmt.Sprintf("%d instances of GPU %s are in use, and leave no place for %s", busy, g.ID, strings.Join(w.Profiles, " or "))
+	return fmt.Sprintf("%d instances of %s are in use, and leave no place for %s", busy, g.Name, strings.Join(w.Profiles, " or "))
 }
 
 // mustKeep counts the instances that must be on this GPU after a re-cut, by profile: those

@@ -14,7 +14,7 @@ import (
 
 // seven is an H100 cut into seven, of which some are busy.
 func seven(id string, busy ...int) GPU {
-	g := GPU{ID: id, Node: "node-" + id, Pool: "pool", Profiles: h100(), AtOnce: 2, PerDay: 4}
+	g := GPU{ID: id, Name: "GPU " + id, Node: "node-" + id, Pool: "pool", Profiles: h100(), AtOnce: 2, PerDay: 4}
 	for start := range 7 {
 		g.Instances = append(g.Instances, Instance{MIGInstance: gpu.MIGInstance{UUID: fmt.Sprint(id, "-", start), MIGPlace: gpu.MIGPlace{Profile: "1g.10gb", Start: start}},
 			Busy: slices.Contains(busy, start)})

@@ -187,7 +187,7 @@ function inOrder(list) { // each MIG instance after its parent
 
 function layoutNote(m, now) { // a GPU whose layout follows demand
   const cuts = m.cuts || [];
-  const p = el("p.inside.note", `Layout of ${m.gpu.slice(0, 12)}: ${m.instances.join(", ") || "none"}`);
+  const p = el("p.inside.note", `Layout of ${m.name}: ${m.instances.join(", ") || "none"}`);
   if (m.cutting) p.append("; being cut again");
   if (cuts.length) p.append(`; cut ${plural(cuts.length, "time")} within a day, last `, when(cuts[cuts.length - 1], now));
   if (m.refused) p.append("; last order refused: " + m.refused);
