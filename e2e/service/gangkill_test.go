@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-// TestGangsSurviveKills runs trainings of four GPUs on six, as TestGangs does, and
+// TestGangsSurviveKills runs trainings of four GPUs on six, as gang-of-four.txt does, and
 // kills the replica that leads at every step: while one waits, while one is let go,
 // in the middle of an eviction, and after nodes died under a gang. From start to end
 // no two gangs hold three GPUs.

@@ -108,29 +108,3 @@ func blockedAgain(ctx context.Context, t *testing.T, c *cluster.Cluster) (n int)
 	}
 	return n
 }
-
-// What Nomad does not start where there is room, such as for reserved cores, is held again within seconds with
-// Nomad's words.
-func TestWhatNomadRefusesIsHeldAgain(t *testing.T) {
-	t.Parallel()
-	ctx, c := start(t, 1)
-	r := serve(ctx, t, c, quick)
-	j := job{id: "refused", meta: map[string]string{"gpu": "1G"}}.api()
-	cores := 4096
-	j.TaskGroups[0].Tasks[0].Resources.Cores, j.TaskGroups[0].Tasks[0].Resources.CPU = &cores, nil
-	until(ctx, t, "admit the job", time.Minute, func() (bool, string) {
-		_, _, err := r.API.Jobs().Register(j, (&api.WriteOptions{}).WithContext(ctx))
-		return err == nil, fmt.Sprint(err)
-	})
-	until(ctx, t, "hold what Nomad refuses", time.Minute, func() (bool, string) {
-		now, _, err := c.API.Jobs().Info("refused", (&api.QueryOptions{}).WithContext(ctx))
-		if err != nil {
-			return false, err.Error()
-		}
-		var list []string
-		for _, one := range now.TaskGroups[0].Constraints {
-			list = append(list, one.LTarget)
-		}
-		return len(list) == 1 && strings.Contains(list[0], ": waits for room: Nomad did not start it") && strings.Contains(list[0], "cores"), fmt.Sprint(list)
-	})
-}

@@ -11,53 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestPolicies submits the same jobs under each policy and looks how many GPUs
-// they lie on.
-func TestPolicies(t *testing.T) {
-	t.Parallel()
-	ctx, c := start(t, 3)
-	r := serve(ctx, t, c, "")
-	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})
-	for policy, check := range map[string]func(gpus, nodes int) bool{
-		"SPREAD":   func(gpus, nodes int) bool { return gpus == 6 && nodes == 3 },
-		"PACK":     func(gpus, nodes int) bool { return gpus == 1 },
-		"BALANCED": func(gpus, nodes int) bool { return gpus <= 2 },
-	} {
-		if err := c.Stop(ctx, "warm"); err != nil {
-			t.Fatal(err)
-		}
-		until(ctx, t, "end the job before", 20*time.Second, func() (bool, string) {
-			return len(allocs(ctx, t, c.API, "default", "warm")) == 0, "it has allocs"
-		})
-		gpus, nodes := map[string]bool{}, map[string]bool{}
-		for i := range 6 {
-			id := fmt.Sprintf("p-%d", i)
-			if err := submit(ctx, r.API, job{id: id, meta: map[string]string{"gpu": "2G", "gpu_policy": policy}}); err != nil {
-				t.Fatal(err)
-			}
-			node, group := held(ctx, t, c, runs(ctx, t, c.API, id, 1)[0])
-			gpus[node+group], nodes[node] = true, true
-		}
-		t.Logf("%s: 6 jobs on %d GPUs of %d nodes", policy, len(gpus), len(nodes))
-		if !check(len(gpus), len(nodes)) {
-			t.Errorf("%s: 6 jobs on %d GPUs of %d nodes", policy, len(gpus), len(nodes))
-		}
-		for i := range 6 {
-			if err := c.Stop(ctx, fmt.Sprintf("p-%d", i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		until(ctx, t, "end the jobs", 30*time.Second, func() (bool, string) {
-			n := 0
-			for i := range 6 {
-				n += len(allocs(ctx, t, c.API, "default", fmt.Sprintf("p-%d", i)))
-			}
-			return n == 0, fmt.Sprintf("%d allocs", n)
-		})
-		admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})
-	}
-}
-
 // TestAtOnce submits many jobs from many clients at once, and one job of many
 // allocs, and measures how many lie where they were meant to.
 func TestAtOnce(t *testing.T) {
