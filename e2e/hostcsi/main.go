@@ -98,7 +98,7 @@ func mount(source, target string) error {
 	return unix.Mount(source, target, "", unix.MS_BIND, "")
 }
 
-// unmount is also asked for what is unmounted already.
+// unmount is also asked for volumes that are unmounted already.
 func unmount(target string) error {
 	if err := unix.Unmount(target, 0); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return err

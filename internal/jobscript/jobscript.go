@@ -34,7 +34,7 @@ type File struct {
 	Values     [][]string        // the sets of variables, as NAME=VALUE, that each case has; one is empty
 }
 
-// Files reads those that match a pattern, of which there must be some.
+// Files reads the scripts that match a pattern. There must be one.
 func Files(t *testing.T, pattern string) (files []File) {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
@@ -97,7 +97,7 @@ func (f File) Run(t *testing.T, run func(t *testing.T, set []string, text string
 	}
 }
 
-// Execute executes the commands of a text. The error has the log of what was done before it.
+// Execute executes the commands of a text. The error has the log of the commands before it.
 func (f File) Execute(t *testing.T, commands map[string]script.Cmd, set []string, text string) error {
 	state, err := script.NewState(t.Context(), t.TempDir(), set)
 	if err != nil {
@@ -116,7 +116,7 @@ func (f File) Execute(t *testing.T, commands map[string]script.Cmd, set []string
 	return nil
 }
 
-// Command makes one of what it does with its arguments.
+// Command makes a command of a function of its arguments.
 func Command(args, summary string, do func(args []string) error) script.Cmd {
 	return script.Command(script.CmdUsage{Args: args, Summary: summary}, func(_ *script.State, given ...string) (script.WaitFunc, error) {
 		least := len(strings.Fields(args)) - strings.Count(args, "[")
@@ -127,7 +127,7 @@ func Command(args, summary string, do func(args []string) error) script.Cmd {
 	})
 }
 
-// Printing makes one whose text stdout looks at.
+// Printing makes a command whose text stdout looks at.
 func Printing(args, summary string, text func(args []string) (string, error)) script.Cmd {
 	return script.Command(script.CmdUsage{Args: args, Summary: summary}, func(_ *script.State, given ...string) (script.WaitFunc, error) {
 		said, err := text(given)
@@ -135,7 +135,7 @@ func Printing(args, summary string, text func(args []string) (string, error)) sc
 	})
 }
 
-// Compared is an error where n is not as wanted: 3, or <=3.
+// Compared is an error where a number is not the wanted one: 3, or <=3.
 func Compared(what string, n int, with string) error {
 	digits := strings.TrimLeft(with, "<>=")
 	limit, err := strconv.Atoi(digits)
@@ -168,8 +168,8 @@ func Names(pattern string) (list []string, err error) {
 	return list, nil
 }
 
-// Jobs does something with each job that arguments as c/low{0-3} gpu=1 describe; what is not said of its
-// task is as in the given one.
+// Jobs does something with each job that arguments as c/low{0-3} gpu=1 describe. Fields of a task that they
+// leave out are those of the given one.
 func Jobs(task map[string]any, args []string, do func(job json.RawMessage) error) error {
 	list, err := Names(args[0])
 	for _, name := range list {
