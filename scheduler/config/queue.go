@@ -88,8 +88,11 @@ const (
 // DefaultIdleAfter is after how long work counts as idle if its queue does not say.
 const DefaultIdleAfter = 30 * time.Minute
 
-// IdleRule is after how long work of the queue counts as idle, and what happens then.
+// IdleRule is after how long work of the queue, or of no queue, counts as idle, and what happens then.
 func (q *Queue) IdleRule() (after time.Duration, action string) {
+	if q == nil {
+		return DefaultIdleAfter, IdleReport
+	}
 	return cmp.Or(q.IdleAfter, DefaultIdleAfter), cmp.Or(q.IdleAction, IdleReport)
 }
 
@@ -325,6 +328,27 @@ func (c *Config) Queue(name string) *Queue {
 		return nil
 	}
 	return &c.Queues[at]
+}
+
+// Within reports whether a queue is another or lies below it.
+func (c *Config) Within(queue, top string) bool {
+	for q := c.Queue(queue); q != nil; q = c.Queue(q.Parent) {
+		if q.Name == top {
+			return true
+		}
+	}
+	return false
+}
+
+// SharedLimit is the lowest queue whose limit bounds both; empty where none does.
+func (c *Config) SharedLimit(x, y string) string {
+	for q := c.Queue(x); q != nil; q = c.Queue(q.Parent) {
+		milli, memory := q.Limit()
+		if (milli > 0 || memory > 0) && c.Within(y, q.Name) {
+			return q.Name
+		}
+	}
+	return ""
 }
 
 // QueueFor returns the queue that pays for a job: the one it names, if its

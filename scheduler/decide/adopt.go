@@ -86,6 +86,6 @@ func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
 		return true
 	}
 	missing := max(0, count-tx.Cluster.LiveAsAsked(key, g.Ask.Group))
-	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(missing)), key)
+	_, why := tx.Queue.OverWithOwed(q.Name, g.Cost.Times(int64(missing)), key)
 	return why == ""
 }

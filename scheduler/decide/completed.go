@@ -23,7 +23,7 @@ func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {
 		if asks[i].Later || !j.Stopped && tx.Queue.CompletedOf(key, group) == 0 {
 			continue
 		}
-		tx.ForgetGroup(key, group)
+		tx.Forget(key, group)
 		if !j.Stopped {
 			tx.AssumeRest(key, group, r.Groups[group].Assumed, left)
 		}

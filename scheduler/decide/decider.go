@@ -159,7 +159,7 @@ func (d *decider) fill(g record.Group, s start) (record.Group, error) {
 	var over *place.QuotaError
 	switch {
 	case errors.As(err, &over): // what the chosen GPUs cost is more than the least
-		d.tx.ForgetGroup(d.key, d.ask.Group)
+		d.tx.Forget(d.key, d.ask.Group)
 		if hold, err = overdrawn(d.ask, s, over.Why); err != nil {
 			return g, err
 		}
@@ -167,7 +167,7 @@ func (d *decider) fill(g record.Group, s start) (record.Group, error) {
 	case err != nil:
 		return g, err
 	case s.running == 0 && len(units) < min(s.allocs, max(d.ask.Together(), len(d.made))):
-		d.tx.ForgetGroup(d.key, d.ask.Group)
+		d.tx.Forget(d.key, d.ask.Group)
 		return d.held(g, cmp.Or(hold, d.waited, tooFew(d.ask, len(units)))), nil
 	case s.running == 0 && len(units) == 0 && hold != nil:
 		return d.held(g, hold), nil
@@ -184,7 +184,7 @@ func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 	switch {
 	case s.running == 0 && Rests(g, a.tx.Now()):
 		return restHold(&g.Attempts), nil
-	case s.running == 0 && s.allocs > 0 && a.tx.Overlaps(a.key):
+	case s.running == 0 && s.allocs > 0 && a.tx.Capacity.Overlaps(a.key):
 		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: "another child of the periodic job runs, which prohibits overlap"}, nil
 	case a.queue == nil || s.allocs == 0:
 		return nil, nil
@@ -225,7 +225,7 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 // those that are left.
 func placeIn(a groupAsk, made []place.Usage) (u blocks.Placed, left []place.Usage, err error) {
 	for i := range made {
-		if !a.tx.Capacity.HasFree(&made[i]) {
+		if !isFree(a.tx, &made[i]) {
 			continue
 		}
 		node := made[i].NodeID
@@ -240,6 +240,18 @@ func placeIn(a groupAsk, made []place.Usage) (u blocks.Placed, left []place.Usag
 		}
 	}
 	return blocks.Placed{}, made, err
+}
+
+// isFree reports whether all that work would take of its node's GPUs is free.
+func isFree(tx *state.Tx, u *place.Usage) bool {
+	free, known := tx.Planner().Snapshot().Free(u.NodeID)
+	return known && !slices.ContainsFunc(u.Takes, func(t place.Take) bool {
+		if t.GPU >= len(free.GPUs) {
+			return true
+		}
+		g := &free.GPUs[t.GPU]
+		return t.Milli > g.Milli || t.Slices > g.Slices || t.Replicas > g.Replicas
+	})
 }
 
 // placeUnkept places one alloc where it takes no room that is kept for others: for a group whose
@@ -271,14 +283,14 @@ func (d *decider) turns() *Window {
 func (d *decider) short(g record.Group, s start, placed int) (record.Group, error) {
 	hold := reservedAway(d.tx, &g)
 	if hold == nil && s.running == 0 && placed == 0 && mayHold(d.tx, d.key, d.ask) {
-		d.tx.ForgetGroup(d.key, d.ask.Group)
+		d.tx.Forget(d.key, d.ask.Group)
 		why := g.Decision.Explanation
 		g = d.held(g, lacksRoom(d.ask))
 		g.Decision.Explanation = append(g.Decision.Explanation, why...)
 		return g, nil
 	}
 	if hold != nil && s.running == 0 {
-		d.tx.ForgetGroup(d.key, d.ask.Group)
+		d.tx.Forget(d.key, d.ask.Group)
 		return d.held(g, hold), nil
 	}
 	missing := s.allocs - placed

@@ -60,7 +60,7 @@ func (p Promise) Assume(tx *state.Tx) {
 
 // Forget ends a promise that could not be kept.
 func (p Promise) Forget(tx *state.Tx) {
-	tx.ForgetGroup(p.Job, p.Group)
+	tx.Forget(p.Job, p.Group)
 	tx.Changed()
 }
 
@@ -133,7 +133,7 @@ func withoutStopping(tx *state.Tx) func() {
 func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) (made *Room) {
 	tx, room := a.tx, (*Room)(nil)
 	if !heldForTurn(g) && !heldForRoom(g) {
-		window = turns.NewWindow(tx.Planner(), tx.Snapshot(), tx.Now, 0)
+		window = turns.NewWindow(tx.Planner(), tx.Planner().Snapshot(), tx.Now, 0)
 	}
 	window.MakeRoom(a.work(), func(except map[string]bool) (*place.Usage, string) {
 		at, err := "", error(nil)
@@ -259,7 +259,7 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 		if tx.Cluster.StopsLate(e.Victims[i].AllocID) {
 			e.Victims[i].Text += fmt.Sprintf("; it has no shutdown_delay, since it could take longer than %s to stop", state.LongestStop)
 		}
-		if n := tx.Queue.Completed(e.Victims[i].Job); n > 0 {
+		if n := tx.Queue.Repeats(e.Victims[i].Job).Allocs; n > 0 {
 			e.Victims[i].Text += fmt.Sprintf("; Nomad runs %d of the job's allocs again with it, which have completed", n)
 		}
 	}
@@ -270,9 +270,9 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 func idleText(tx *state.Tx, id string) string {
 	a := tx.Cluster.Alloc(id)
 	since, _ := tx.Cluster.IdleSince(a)
-	after, action := tx.Cluster.IdleRule(a)
 	text := fmt.Sprintf("it has not used its GPUs since %s UTC", since.UTC().Format("2006-01-02 15:04"))
 	if q := tx.Cluster.QueueOf(a.Key(), a.Group); q != nil {
+		after, action := q.IdleRule()
 		text += fmt.Sprintf(" (queue %s: idle_after %s, idle_action %q)", q.Name, after, action)
 	}
 	return text

@@ -21,7 +21,7 @@ import (
 func FallsBack(tx *state.Tx, w *state.Waiting) bool {
 	j := tx.Cluster.Job(w.Job)
 	own := j.Group(w.Group)
-	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Cluster.Unchangeable(w.Job) || w.Held == "" && !tx.MayRepeat(w.Job) {
+	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Cluster.Unchangeable(w.Job) || w.Held == "" && !tx.Queue.Repeats(w.Job).May() {
 		return false
 	}
 	if r := tx.Queue.Record(w.Job); r != nil && !r.Groups[w.Group].FellBack.IsZero() {
@@ -39,7 +39,7 @@ func onCPU(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if a.FallbackAfter == 0 {
 		return was, fmt.Errorf("group %q of job %q is registered without %s by now", a.Group, key, admit.KeyFallback)
 	}
-	tx.ForgetGroup(key, a.Group)
+	tx.Forget(key, a.Group)
 	g := record.Group{Key: a.Key(), Ask: *a, Shown: was.Shown, FellBack: tx.Now()}
 	g.Ask.Was = nil
 	g.Decision = admit.Decision{Group: a.Group, OnCPU: true, Bounds: was.Decision.Bounds, Tasks: make([]admit.TaskDecision, len(a.Tasks))}

@@ -51,8 +51,8 @@ func TestWhatFallsBack(t *testing.T) {
 				j.Groups[1].Name, j.Groups[1].Count = "h", 1
 			})
 			s.State.Do(func(tx *state.Tx) {
-				tx.ForgetGroup(servicetest.KeyOf(a), "g")
-				tx.ForgetGroup(servicetest.KeyOf(a), "h")
+				tx.Forget(servicetest.KeyOf(a), "g")
+				tx.Forget(servicetest.KeyOf(a), "h")
 			})
 			if other != nil {
 				other(s, beside)

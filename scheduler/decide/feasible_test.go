@@ -90,7 +90,7 @@ func TestNomadStartsAGroupWhereItsDriversAndVolumesAre(t *testing.T) {
 				for _, n := range nodes {
 					want := feasible.NewDriverChecker(ctx, asked).Feasible(n) && checker.Feasible(n)
 					met[want]++
-					if got := tx.Cluster.Admits(n.ID, need); got != want {
+					if got := need.Node.AdmittedBy(&tx.Cluster.Node(n.ID).Plan); got != want {
 						t.Errorf("%v and %+v on a node with %+v, %v, %+v: %v, to Nomad %v", a.Drivers, a.Volumes, n.Drivers, n.Attributes, n.HostVolumes, got, want)
 					}
 				}
@@ -154,7 +154,7 @@ func TestADriverThatComesAndGoes(t *testing.T) {
 		s.State.Apply([]nomad.Change{{Node: node}}, uint64(20+n))
 		s.State.Do(func(tx *state.Tx) {
 			need := needs.NeedOf(tx, &record.Group{Ask: a})
-			if got, want := tx.Cluster.Admits("id-a", need), node == with; got != want {
+			if got, want := need.Node.AdmittedBy(&tx.Cluster.Node("id-a").Plan), node == with; got != want {
 				t.Errorf("%d: it may run there: %v", n, got)
 			}
 			if len(need.Node.Constraints) > 0 && node == with {

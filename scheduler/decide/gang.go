@@ -45,7 +45,7 @@ func holdGang(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, groups map[strin
 		if !known || !asks[i].Gang || g.Decision.Hold != nil {
 			continue
 		}
-		tx.ForgetGroup(key, asks[i].Group)
+		tx.Forget(key, asks[i].Group)
 		hold := &admit.Hold{Kind: why.Kind, Sentence: fmt.Sprintf("it starts together with group %s: %s", first, why.Sentence)}
 		g.Assumed, g.Decision.Preferred = nil, nil
 		markHeld(&g, hold)
@@ -212,7 +212,7 @@ func apart(a *admit.Ask, allocs int) bool {
 // for such as stand alone before it takes whole gangs. Requests of the same name in apart take a
 // node each.
 func preemptSparing(tx *state.Tx, rs []place.Request, apart []string) (place.Plan, error) {
-	if tx.Snapshot().AnyReclaimable() {
+	if tx.Planner().Snapshot().AnyReclaimable() {
 		idle := slices.Clone(rs)
 		for i := range idle {
 			idle[i].OnlyIdle = true

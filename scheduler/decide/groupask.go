@@ -41,7 +41,7 @@ func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewri
 	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
 		return a, false, err
 	}
-	stays := tx.Cluster.Unchangeable(key) || g.Decision.Hold == nil && !tx.MayRepeat(key)
+	stays := tx.Cluster.Unchangeable(key) || g.Decision.Hold == nil && !tx.Queue.Repeats(key).May()
 	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !stays; !rewrite {
 		a = a.asBefore(g).servedBy(g.Decision.Tasks)
 	}

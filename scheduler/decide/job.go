@@ -79,8 +79,8 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	was, known := group.known(have)
 	// A group that fell back is tried again. A group that has ended stays as it is: with other
 	// preferences it would be another version for Nomad, which would run all of it again.
-	same := known && was.FellBack.IsZero() && (tx.Cluster.Alive(key, have) || tx.Cluster.Ended(key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
-	tx.ForgetGroup(key, a.Group)
+	same := known && was.FellBack.IsZero() && (tx.Cluster.Alive(key, have) || ended(tx, key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
+	tx.Forget(key, a.Group)
 	if same {
 		group = group.asBefore(&was)
 	}
@@ -170,4 +170,10 @@ func Learn(tx *state.Tx) {
 func demand(tx *state.Tx, a *admit.Ask) []blocks.Part {
 	group, _ := newGroupAsk(tx, nomad.JobKey{}, a)
 	return group.parts
+}
+
+// ended reports whether a job has ended by itself.
+func ended(tx *state.Tx, key nomad.JobKey) bool {
+	j := tx.Cluster.Job(key)
+	return j != nil && j.Ended
 }

@@ -28,7 +28,7 @@ func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
 
 // goesFirst reports whether a group that waits goes before another one; see [turns.GoesFirst].
 func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
-	return turns.GoesFirst(tx.Capacity.Order(), tx.Now(), waits, other)
+	return turns.GoesFirst(tx.Planner().Order(), tx.Now(), waits, other)
 }
 
 // work is a group that asks for room, as the window takes it.
@@ -87,7 +87,7 @@ func booked(tx *state.Tx, w *state.Waiting) bool {
 // keeps one node for each that could get it, and for a gang as many as it needs: where
 // the least has to go. A gang for which there are too few gets none.
 func NewWindow(tx *state.Tx) *Window {
-	window := turns.NewWindow(tx.Planner(), tx.Snapshot(), tx.Now, turns.MostKept)
+	window := turns.NewWindow(tx.Planner(), tx.Planner().Snapshot(), tx.Now, turns.MostKept)
 	for one := range tx.Queue.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
 		r := tx.Queue.Record(one.Job)
 		if r == nil || tx.Queue.Drifted(one.Job) || tx.Queue.Unrecorded(one.Job) {
@@ -97,7 +97,7 @@ func NewWindow(tx *state.Tx) *Window {
 		if !known || booked(tx, one) {
 			continue
 		}
-		w := waiter{tx: tx, key: one.Job, need: blocks.NeedOf(tx, &g), goes: tx.Leaves(one.Turn.Priority, one.Job)}
+		w := waiter{tx: tx, key: one.Job, need: blocks.NeedOf(tx, &g), goes: state.Leaves(tx.Config(), one.Turn.Priority, one.Job)}
 		list := []waiter{w}
 		if one.Held == view.WaitsForRoom && (g.Ask.Gang || Rests(&g, tx.Now())) {
 			list = gangNodes(tx, &g, one, w, window)

@@ -45,7 +45,7 @@ func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() st
 	if !ok {
 		return nil, false
 	}
-	turn, order, own := 1, tx.Capacity.Order(), turnOf(tx, a)
+	turn, order, own := 1, tx.Planner().Order(), turnOf(tx, a)
 	for _, other := range tx.Queue.Waiting() {
 		if order.Compare(other.Turn, own) < 0 {
 			turn++
@@ -113,7 +113,7 @@ func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w out
 }
 
 func (f *Foreseen) look(tx *state.Tx) {
-	f.at, f.sight, f.past = tx.Now(), outlook.Foresee(tx.Snapshot(), f.waiting, tx.Cluster.Remaining), tx.Queue.Calibration()
+	f.at, f.sight, f.past = tx.Now(), outlook.Foresee(tx.Planner().Snapshot(), f.waiting, tx.Cluster.Remaining), tx.Queue.Calibration()
 }
 
 func (f *Foreseen) start(turn int, o outlook.Outlook) state.Start {

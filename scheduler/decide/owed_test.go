@@ -37,7 +37,7 @@ func TestQuotaIsNotGivenTwice(t *testing.T) {
 			b.Submit(t, admitted)
 			b.Register(admitted)
 			b.Block(admitted, 1)
-			b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(admitted), "g") }) // Nomad found no room for it, for a reason of its own
+			b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(admitted), "g") }) // Nomad found no room for it, for a reason of its own
 			b.LetTimePass()
 			high := servicetest.Ask("high", "8G", allocs)
 			high.Priority = 80
@@ -83,9 +83,9 @@ queue "y" {
 			b.Submit(t, waits)
 			b.Register(waits)
 			b.Block(waits, 2)
-			b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(waits), "g") })
+			b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(waits), "g") })
 			b.State.View(func(r *state.Reader) {
-				if owed := r.Owed("x", servicetest.KeyOf(admit.Ask{})); owed == (place.Charge{}) || r.Owed("y", servicetest.KeyOf(admit.Ask{})) != (place.Charge{}) {
+				if owed := r.Queue.Owed("x", servicetest.KeyOf(admit.Ask{})); owed == (place.Charge{}) || r.Queue.Owed("y", servicetest.KeyOf(admit.Ask{})) != (place.Charge{}) {
 					t.Fatalf("x owes %s", owed)
 				}
 			})

@@ -168,7 +168,7 @@ func TestASystemJobLeavesWhatWasAdmittedItsQuota(t *testing.T) {
 	b.Submit(t, waits)
 	b.Register(waits)
 	b.Block(waits, 2)
-	b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(waits), "g") })
+	b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(waits), "g") })
 	for request, refused := range map[string]bool{"0.5": false, "1": true} {
 		a := servicetest.Ask("everywhere", request, 1)
 		a.JobType = "system"

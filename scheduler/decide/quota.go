@@ -51,7 +51,7 @@ func quotaHold(a groupAsk, all place.Charge, s start) (*admit.Hold, error) {
 	if why := a.tx.Queue.OverQuota(a.queue.Name, all); why != "" {
 		return overdrawn(a.ask, s, why)
 	}
-	if owed, why := a.tx.OverWithOwed(a.queue.Name, all, a.key); why != "" {
+	if owed, why := a.tx.Queue.OverWithOwed(a.queue.Name, all, a.key); why != "" {
 		return overdrawn(a.ask, s, fmt.Sprintf("%s of it are for %s", owed, owedWork))
 	}
 	if first := firstInQueue(a, all); first != nil && s.running == 0 {
@@ -71,7 +71,7 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
 	for w := range tx.Queue.WaitingFor(view.WaitsForQuota, view.WaitsForRoom) {
 		r := tx.Queue.Record(w.Job)
-		if r == nil || w.Job == a.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, a.queue.Name) || !goesFirst(tx, w.Turn, turn) {
+		if r == nil || w.Job == a.key || tx.Capacity.Overlaps(w.Job) || tx.Config().SharedLimit(w.Turn.Queue, a.queue.Name) == "" || !goesFirst(tx, w.Turn, turn) {
 			continue
 		}
 		g := r.Groups[w.Group]
@@ -108,7 +108,7 @@ func payableAfter(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Pr
 	if tx.Cluster.Live(key, g.Ask.Group) == 0 && firstInQueue(groupAsk{tx: tx, key: key, ask: &g.Ask, queue: q}, cost) != nil {
 		return false
 	}
-	_, why := tx.OverWithOwed(q.Name, cost, key)
+	_, why := tx.Queue.OverWithOwed(q.Name, cost, key)
 	return why == ""
 }
 

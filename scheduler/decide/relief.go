@@ -66,7 +66,7 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 		return nil, fmt.Errorf("no work is moved for groups like it")
 	}
 	wait := o.Horizon
-	if s, ok := tx.Queue.StartOf(key, g.Ask.Group); ok && s.Known {
+	if s := tx.Queue.Told(key, g.Ask.Group).Start; s != nil && s.Known {
 		wait = max(0, s.At.Add(s.Likely).Sub(tx.Now()))
 	}
 	defer withoutStopping(tx)()

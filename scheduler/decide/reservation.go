@@ -5,7 +5,9 @@ package decide
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sort"
 	"time"
 
@@ -23,19 +25,29 @@ import (
 // had reserved any. Nomad knows of no reservation: without the hold it would
 // start the group in the reserved room. Nil when that is not the reason.
 func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
-	var hold *admit.Hold
-	var soonest time.Time
-	need := blocks.NeedOf(tx, g)
-	if !tx.Capacity.AnyReserved() || tx.Capacity.RoomFor(need).AnyNow(nil) {
-		return nil
-	}
-	for _, id := range tx.Capacity.ReservedNodes() {
-		until := tx.Capacity.ReservedUntil(id)
-		if hold != nil && !until.Before(soonest) || !tx.Capacity.ServesNow(id, need, tx.Capacity.IsReserved) {
+	unclaimed, until := map[string]bool{}, map[string]time.Time{} // by usage; by node, of the last to expire
+	for _, r := range tx.Capacity.Reservations() {
+		if r.ClaimedBy != "" {
 			continue
 		}
-		soonest = until
-		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", tx.Cluster.Node(id).Plan.Name, until.UTC().Format(time.RFC3339))}
+		unclaimed[r.ID] = true
+		if node := r.Usage.NodeID; r.ExpiresAt.After(until[node]) {
+			until[node] = r.ExpiresAt
+		}
+	}
+	need := blocks.NeedOf(tx, g)
+	if len(unclaimed) == 0 || tx.Capacity.RoomFor(need).AnyNow(nil) {
+		return nil
+	}
+	var hold *admit.Hold
+	var soonest time.Time
+	isUnclaimed := func(u *place.Usage) bool { return unclaimed[u.ID] }
+	for _, id := range slices.Sorted(maps.Keys(until)) {
+		if hold != nil && !until[id].Before(soonest) || !tx.Capacity.ServesNow(id, need, isUnclaimed) {
+			continue
+		}
+		soonest = until[id]
+		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", tx.Cluster.Node(id).Plan.Name, soonest.UTC().Format(time.RFC3339))}
 	}
 	return hold
 }
@@ -86,7 +98,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	if err != nil {
 		return nil, r, err
 	}
-	if owed, why := tx.OverWithOwed(r.Queue, tx.Capacity.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
+	if owed, why := tx.Queue.OverWithOwed(r.Queue, tx.Capacity.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
 		return nil, r, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for %s", owed, r.Queue, owedWork)}
 	}
 	p.Usage.Pinned = true

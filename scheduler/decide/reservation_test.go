@@ -129,7 +129,7 @@ func TestAReservationLeavesWhatWasAdmittedItsQuota(t *testing.T) {
 		b.Submit(t, waits)
 		b.Register(waits)
 		b.Block(waits, 1)
-		b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(waits), "g") })
+		b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(waits), "g") })
 		r, err := gpu.ParseRequest(request)
 		if err != nil {
 			t.Fatal(err)

@@ -76,7 +76,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Cluster.Index(), time.Time{}
 	before, fixed := map[string]record.Group{}, tx.Cluster.Unchangeable(key)
-	stays := fixed || !tx.MayRepeat(key)
+	stays := fixed || !tx.Queue.Repeats(key).May()
 	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || len(r.RoomMade) > 0 || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]
@@ -139,7 +139,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		g, r.Retry = align(tx, key, a, g)
 	}
 	exclude(&g, r.Exclude, r.For)
-	if why := tx.RepeatAbove(key, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
+	if why := tx.Queue.RepeatAbove(key, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
 		r.Hold = &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what has completed and Nomad runs again"}
 	}
 	for _, id := range r.Include {
@@ -161,7 +161,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	}
 	if r.SentBack != "" {
 		g.Attempts = g.Attempts.Again(tx.Now(), 0, r.SentBack)
-		tx.ForgetGroup(key, a.Group)
+		tx.Forget(key, a.Group)
 		g.Assumed = nil
 		if tx.Cluster.Live(key, a.Group) == 0 || a.Gang {
 			r.Hold = restHold(&g.Attempts)
@@ -234,7 +234,7 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 	}
 	was.Cost, was.Direct = leastCost(tx, group.parts), false
 	made := tx.Capacity.Assumed(key, a.Group) > 0 && was.Decision.Hold != nil
-	tx.ForgetGroup(key, a.Group)
+	tx.Forget(key, a.Group)
 	group, given := group.keeping(&was)
 	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}
 	if made {

@@ -29,7 +29,7 @@ type Seat struct {
 // tasks that step aside for it at once. Nil means that there is none, or that a seat is not
 // what the group asks for.
 func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
-	if !tx.Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend || !OneByOne(g) {
+	if !tx.Planner().Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend || !OneByOne(g) {
 		return nil
 	}
 	a, rewrite, err := oneMore(tx, key, g)
@@ -56,7 +56,7 @@ func (s *Seat) describe(waiting groupAsk) {
 	n := tx.Cluster.Node(s.Room.at.Node)
 	g, group := &n.Plan.GPUs[at], n.View.GPUs[at].Group
 	s.Room.why = fmt.Sprintf("takes a free seat on %s (%s), where no task sits", n.Plan.Name, group)
-	for _, u := range tx.Snapshot().SitsOn(s.Room.at.Node, at) {
+	for _, u := range tx.Planner().Snapshot().SitsOn(s.Room.at.Node, at) {
 		if a := tx.Cluster.Alloc(u.ID); a != nil {
 			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", waiting.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), waiting.ask)
 			if u.Idle {
@@ -93,7 +93,7 @@ func unseatable(a groupAsk) string {
 // where there are none.
 func noSeat(a groupAsk) string {
 	switch {
-	case !a.tx.Snapshot().HasSeats():
+	case !a.tx.Planner().Snapshot().HasSeats():
 		return ""
 	case a.tx.Config().Preemption.Prefer == config.PreferEvict:
 		return fmt.Sprintf("it takes no seat, since preemption.prefer is %q", config.PreferEvict)
@@ -118,7 +118,7 @@ func seatTexts(tx *state.Tx, units []blocks.Placed) []string {
 				continue
 			}
 			others, lower := 0, 0
-			for _, other := range tx.Snapshot().SitsOn(u.Node, t.GPU) {
+			for _, other := range tx.Planner().Snapshot().SitsOn(u.Node, t.GPU) {
 				if other.Job == u.Usage.Job && other.Namespace == u.Usage.Namespace {
 					continue
 				}

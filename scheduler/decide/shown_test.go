@@ -234,7 +234,7 @@ func TestWhatWaitsIsToldWhichReservationEndsFirst(t *testing.T) {
 	for _, row := range []struct {
 		request string
 		minutes time.Duration
-	}{{"16G", 30}, {"16G", 20}, {"16G", 25}} {
+	}{{"16G", 30}, {"10G", 20}, {"16G", 25}, {"6G", 10}} { // two on b, which count until the last ends
 		r, _ := gpu.ParseRequest(row.request)
 		hold, err := s.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: r, For: row.minutes * time.Minute}, false)
 		if err != nil {

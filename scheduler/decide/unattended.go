@@ -20,7 +20,7 @@ type atOnce map[string]place.Charge
 // within is their cost to a queue, with those below it.
 func (t atOnce) within(tx *state.Tx, queue string) (sum place.Charge) {
 	for name, c := range t {
-		if tx.IsWithin(name, queue) {
+		if tx.Config().Within(name, queue) {
 			sum = sum.Plus(c)
 		}
 	}
@@ -99,7 +99,7 @@ func (u *unattended) payableByClock() (*admit.Hold, error) {
 // empty where it can.
 func (u *unattended) overTogether() string {
 	for q := u.queue; q != nil; q = u.tx.Config().Queue(q.Parent) {
-		if owed, why := u.tx.OverWithOwed(q.Name, u.together(q.Name), u.key); why != "" {
+		if owed, why := u.tx.Queue.OverWithOwed(q.Name, u.together(q.Name), u.key); why != "" {
 			if owed != (place.Charge{}) {
 				why += fmt.Sprintf(", with %s of it for %s", owed, owedWork)
 			}
@@ -128,7 +128,7 @@ func (u *unattended) overByClock() string {
 // byClock is what a child of each periodic job costs a queue that does not wait, but for one job.
 func byClock(tx *state.Tx, but nomad.JobKey, queue string) (sum place.Charge) {
 	for key, g := range tx.Queue.Clocked() {
-		if q, err := tx.Config().QueueFor(key.Namespace, g.Ask.Queue); key == but || err != nil || q == nil || !tx.IsWithin(q.Name, queue) {
+		if q, err := tx.Config().QueueFor(key.Namespace, g.Ask.Queue); key == but || err != nil || q == nil || !tx.Config().Within(q.Name, queue) {
 			continue
 		}
 		sum = sum.Plus(costAtOnce(tx, &g))

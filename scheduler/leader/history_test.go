@@ -143,7 +143,7 @@ func TestAQueueBearsSoManyEvictions(t *testing.T) {
 }
 
 func untold(s *servicetest.Service) (list []view.Event) {
-	s.State.Do(func(tx *state.Tx) { list = tx.TakeUntold() })
+	s.State.Do(func(tx *state.Tx) { list = tx.Audit.Take() })
 	return list
 }
 

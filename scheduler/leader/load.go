@@ -64,7 +64,7 @@ func (d *Decider) purgeGone(ctx context.Context) error {
 			left = append(left, key)
 		}
 	}
-	d.state.Do(func(tx *state.Tx) { tx.PutBackGone(left) })
+	d.state.Do(func(tx *state.Tx) { tx.Gone.PutBack(left) })
 	return problem
 }
 
@@ -84,13 +84,13 @@ func (d *Decider) Save(ctx context.Context) error {
 // saveEvents stores the events of each job. It ends at the first one that cannot be stored.
 func (d *Decider) saveEvents(ctx context.Context) error {
 	var list []view.Event
-	d.state.Do(func(tx *state.Tx) { list = tx.TakeUnwritten() })
+	d.state.Do(func(tx *state.Tx) { list = tx.Events.Take() })
 	for len(list) > 0 {
 		key := nomad.JobKey{Namespace: list[0].Namespace, ID: list[0].JobID}
 		of := func(e view.Event) bool { return e.Namespace == key.Namespace && e.JobID == key.ID }
 		mine := slices.DeleteFunc(slices.Clone(list), func(e view.Event) bool { return !of(e) })
 		if err := record.AddEvents(ctx, d.store, key, mine, d.state.Trouble); err != nil {
-			d.state.Do(func(tx *state.Tx) { tx.PutBackUnwritten(list) })
+			d.state.Do(func(tx *state.Tx) { tx.Events.PutBack(list) })
 			return err
 		}
 		list = slices.DeleteFunc(list, of)

@@ -83,6 +83,9 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	return p
 }
 
+// Snapshot is the one that is planned for.
+func (p *Planner) Snapshot() *Snapshot { return p.snap }
+
 // shapeOf returns the shape of a request, known or new, under the policy that
 // it is placed by.
 func (p *Planner) shapeOf(r *Request) *shape {

@@ -437,7 +437,7 @@ func TestWithoutAnAuditLogThingsAreStored(t *testing.T) {
 		l.State.Do(func(tx *state.Tx) { tx.Note(view.Event{Kind: "hold"}) })
 		l.tell(t.Context())
 		var left int
-		l.State.Do(func(tx *state.Tx) { left = len(tx.TakeUntold()) })
+		l.State.Do(func(tx *state.Tx) { left = len(tx.Audit.Take()) })
 		if w.saved != 1 || left != 0 {
 			t.Errorf("stored %d times, %d untold", w.saved, left)
 		}

@@ -201,7 +201,7 @@ func widen(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 // first.
 func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) bool {
 	q := tx.Cluster.QueueOf(key, group)
-	return q != nil && w.Job != key && tx.ShareLimit(w.Turn.Queue, q.Name)
+	return q != nil && w.Job != key && tx.Config().SharedLimit(w.Turn.Queue, q.Name) != ""
 }
 
 // mayHold reports whether a job that runs may be made to wait for quota. Nomad does not allow that for
@@ -307,7 +307,7 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 			continue // no gang is like another job
 		}
 		r := tx.Queue.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.Queue.Drifted(w.Job) && !tx.Queue.Outgrown(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.Capacity.AnyAssumed(w.Job) {
+		if r == nil || skip[w.Job.String()] || tx.Queue.Drifted(w.Job) && !tx.Queue.Outgrown(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.Queue.Repeats(w.Job).May() || tx.Now().Sub(w.Turn.Since) < partialFor || tx.Capacity.AnyAssumed(w.Job) {
 			continue
 		}
 		g, known := r.Groups[w.Group]

@@ -113,10 +113,10 @@ func TestWhatATeamHeldCounts(t *testing.T) {
 		h.seconds(600)
 		h.stop(h.jobs["a/j1"])
 		h.seconds(5)
-		h.believed.View(func(r *state.Reader) {
+		h.believed.Do(func(tx *state.Tx) {
 			first := quota.Turn{ID: "first", Queue: "greedy", Priority: 50, Since: time.Now()}
 			then := quota.Turn{ID: "then", Queue: "modest", Priority: 50, Since: time.Now().Add(time.Second)}
-			if r.Capacity.Order().Compare(then, first) >= 0 {
+			if tx.Planner().Order().Compare(then, first) >= 0 {
 				t.Error("the team that held nothing does not go first")
 			}
 		})

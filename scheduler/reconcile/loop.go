@@ -113,7 +113,6 @@ func (l *Loop) begin() {
 
 // round does all work that is due now.
 func (l *Loop) round(ctx context.Context) {
-	l.State.Do((*state.Tx).Account)
 	l.report("forget expired reservations", l.Keeper.Expire(ctx))
 	l.report("purge decisions about jobs that are gone", l.Keeper.Purge(ctx))
 	l.limit()
@@ -189,7 +188,7 @@ func (l *Loop) show(tx *state.Tx, since uint64, write func()) (asItWas bool) {
 // tell writes new events into the audit log, and where the next leader finds them.
 func (l *Loop) tell(ctx context.Context) error {
 	var untold []view.Event
-	l.State.Do(func(tx *state.Tx) { untold = tx.TakeUntold() })
+	l.State.Do(func(tx *state.Tx) { untold = tx.Audit.Take() })
 	for _, e := range untold {
 		if l.Audit != nil {
 			l.Audit(e)

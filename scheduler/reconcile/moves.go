@@ -77,7 +77,7 @@ func (*Finder) Relief(tx *state.Tx, most int) *Item {
 	}
 	for _, w := range first {
 		r := tx.Queue.Record(w.Job)
-		if r == nil || tx.Queue.Drifted(w.Job) || tx.Queue.Unrecorded(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
+		if r == nil || tx.Queue.Drifted(w.Job) || tx.Queue.Unrecorded(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.Queue.Repeats(w.Job).May() || tx.Now().Sub(w.Turn.Since) < settled {
 			continue
 		}
 		if g, known := r.Groups[w.Group]; known && decide.MayEvictFor(&g, tx.Now()) {
@@ -146,7 +146,7 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 // drain. A batch job has no such block, and its health is not watched.
 func movable(tx *state.Tx, u *place.Usage) bool {
 	a := tx.Cluster.Alloc(u.ID)
-	if a == nil || u.Gang != "" || tx.Queue.Completed(a.Key()) > 0 || tx.Capacity.Moved(a.Key()) || !tx.Capacity.Evictable(a) || !tx.Capacity.BudgetLeft(a, true) {
+	if a == nil || u.Gang != "" || tx.Queue.Repeats(a.Key()).Allocs > 0 || tx.Capacity.Moved(a.Key()) || !tx.Capacity.Evictable(a) || !tx.Capacity.BudgetLeft(a, true) {
 		return false
 	}
 	if r := tx.Queue.Record(a.Key()); r == nil || len(r.Groups[a.Group].Excluded) > 0 {

@@ -208,12 +208,12 @@ func (f *Finder) firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string
 // letGo returns the item that lets a waiting group start: one that ends its hold, or that gives it
 // other nodes or other device blocks, or its place among what waits where it does not start.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
-	if tx.Cluster.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.MayRepeat(w.Job) {
+	if tx.Cluster.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.Queue.Repeats(w.Job).May() {
 		return nil
 	}
 	if g.Decision.Hold != nil {
 		stops := tx.Cluster.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Queue.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
-		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
+		if stops || tx.Capacity.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
 	} else if f.refused(tx, g, w) {
@@ -285,7 +285,7 @@ func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waitin
 	if j == nil || j.Parent != "" || f.triedInVain(tx, q) {
 		return false
 	}
-	if tx.MayRepeat(w.Job) && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
+	if tx.Queue.Repeats(w.Job).May() && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
 		return true
 	}
 	f.noteVain(tx, q)
@@ -300,11 +300,11 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	switch {
 	case !tx.Config().Preemption.Enabled, tx.Now().Sub(w.Turn.Since) < settled:
 		return nil
-	case tx.Capacity.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Overlaps(w.Job):
+	case tx.Capacity.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Capacity.Overlaps(w.Job):
 		return nil
 	case hold != nil && tx.Cluster.Unchangeable(w.Job): // it could not be let go
 		return nil
-	case hold == nil && g.Decision.Slots > 0 && !tx.MayRepeat(w.Job): // it could not be given one alloc more
+	case hold == nil && g.Decision.Slots > 0 && !tx.Queue.Repeats(w.Job).May(): // it could not be given one alloc more
 		return nil
 	case hold != nil && (hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
 	case hold != nil && hold.Kind == view.WaitsForPriority:
@@ -379,7 +379,7 @@ func takeQuota(tx *state.Tx, e *decide.Eviction) {
 	for i := range e.Victims {
 		v := &e.Victims[i]
 		for _, q := range queues {
-			v.Quota = cmp.Or(v.Quota, tx.SharedLimit(v.Queue, q))
+			v.Quota = cmp.Or(v.Quota, tx.Config().SharedLimit(v.Queue, q))
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (h *modelRun) noteWaiting() {
 		for _, j := range h.jobs {
 			for group, missing := range j.blocked {
 				r := tx.Queue.Record(j.key)
-				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Queue.Unrecorded(j.key) || tx.Queue.Drifted(j.key) || !tx.MayRepeat(j.key) {
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Queue.Unrecorded(j.key) || tx.Queue.Drifted(j.key) || !tx.Queue.Repeats(j.key).May() {
 					continue
 				}
 				g, known := r.Groups[group]

@@ -110,7 +110,7 @@ func childrenWait(tx *state.Tx, skip map[string]bool, child *nomad.Alloc, queue 
 		g := &parent.Groups[i]
 		q := tx.Cluster.QueueOf(parent.Key, g.Name)
 		onItsWay := r != nil && tx.Queue.UnderWay(r) && r.Groups[g.Name].Decision.Hold != nil
-		if q == nil || !tx.IsWithin(q.Name, queue) || !g.GPU() || g.Was != nil && g.Was.Hold != "" || onItsWay {
+		if q == nil || !tx.Config().Within(q.Name, queue) || !g.GPU() || g.Was != nil && g.Was.Hold != "" || onItsWay {
 			continue
 		}
 		text := fmt.Sprintf("children of the periodic job %s must wait before they start: %s", parent.Key, tx.Queue.OverQuota(queue, place.Charge{}))

@@ -162,7 +162,7 @@ func TestAnOrderThatCannotBeWritten(t *testing.T) {
 		c.waitsFor(l.State, "never", "7g.80gb", true)
 		rounds(t, l, 10*time.Second)
 		l.State.View(func(r *state.Reader) {
-			if why := r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g"); !strings.Contains(why, "may be cut into nvidia/mig/7g.80gb") {
+			if why := r.Queue.Told(nomad.JobKey{Namespace: "default", ID: "never"}, "g").Uncut; !strings.Contains(why, "may be cut into nvidia/mig/7g.80gb") {
 				t.Errorf("why nothing is cut: %q", why)
 			}
 		})
@@ -196,7 +196,7 @@ func TestAnOrderForNothingIsTakenBack(t *testing.T) {
 		c.waitsFor(l.State, "never", "7g.80gb", true)
 		rounds(t, l, 10*time.Second)
 		why := func() (text string) {
-			l.State.View(func(r *state.Reader) { text = r.Queue.Uncut(nomad.JobKey{Namespace: "default", ID: "never"}, "g") })
+			l.State.View(func(r *state.Reader) { text = r.Queue.Told(nomad.JobKey{Namespace: "default", ID: "never"}, "g").Uncut })
 			return text
 		}
 		if why() == "" {

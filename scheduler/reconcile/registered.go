@@ -39,7 +39,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 		}
 		q := tx.Cluster.QueueOf(key, g.Name)
 		above := q != nil && tx.Queue.Exceeds(q.Name) && !state.Shrunk(r, &g)
-		if r != nil && g.Was.Hold == "" && !tx.MayRepeat(key) {
+		if r != nil && g.Was.Hold == "" && !tx.Queue.Repeats(key).May() {
 			continue
 		}
 		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Missing(key, g.Name) == 0 && (r == nil || above) {
@@ -60,7 +60,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 func reopen(tx *state.Tx, skip map[string]bool) *Item {
 	for _, key := range tx.Queue.KeptOff() {
 		j := tx.Cluster.Job(key)
-		if skip[key.String()] || j == nil || j.Stopped || !tx.MayRepeat(key) {
+		if skip[key.String()] || j == nil || j.Stopped || !tx.Queue.Repeats(key).May() {
 			continue
 		}
 		r := tx.Queue.Record(key)

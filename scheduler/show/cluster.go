@@ -64,7 +64,7 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 		v.UsedMilli, v.UsedMemoryMiB = held.Milli, held.MemoryMiB
 		v.PromisedMilli = max(0, used.Milli-held.Milli)
 		v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
-		v.OwedMilli = r.Owed(q.Name, nomad.JobKey{}).Milli
+		v.OwedMilli = r.Queue.Owed(q.Name, nomad.JobKey{}).Milli
 		v.Above = above(r, q.Name)
 		for _, p := range pending {
 			if p.Queue == q.Name {
@@ -114,8 +114,9 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 		Namespace: w.Job.Namespace, JobID: w.Job.ID, Group: w.Group, Missing: w.Missing, Milli: w.Asks().Milli, Queue: w.Turn.Queue, Priority: w.Turn.Priority,
 		Since: w.Turn.Since, Ask: r.Cluster.Job(w.Job).Group(w.Group).Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: r.Queue.Direct(w.Job),
 	}
-	p.Note = note(r, w)
-	lack := r.Queue.LackOf(w.Job, w.Group)
+	told := r.Queue.Told(w.Job, w.Group)
+	p.Note = note(r, w, &told)
+	lack := told.Lack
 	switch {
 	case lack.Never:
 		p.Reason = lack.Text
@@ -125,11 +126,11 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 	if p.Direct && !lack.Never {
 		p.Reason += "; Nomad alone places it, since it came around the service"
 	}
-	if s, ok := r.Queue.StartOf(w.Job, w.Group); ok && !lack.Never {
-		p.Start = s.Shown()
+	if told.Start != nil && !lack.Never {
+		p.Start = told.Start.Shown()
 		p.Start.ShorterUntil = w.Turn.ShorterUntil()
 	}
-	p.Fits = r.Queue.FitsFor(w.Job, w.Group)
+	p.Fits = told.Fits
 	known := r.Queue.Record(w.Job)
 	if known == nil {
 		return p
@@ -196,7 +197,7 @@ func onCPU(r *state.Reader) []view.FellBack {
 }
 
 // note says what was tried for a group in vain, and what cannot be.
-func note(r *state.Reader, w *state.Waiting) string {
+func note(r *state.Reader, w *state.Waiting, told *state.Told) string {
 	var list []string
 	held := false
 	if known := r.Queue.Record(w.Job); known != nil {
@@ -206,27 +207,27 @@ func note(r *state.Reader, w *state.Waiting) string {
 			list = append(list, g.InVain())
 		}
 	}
-	if r.Queue.Futile(w.Job, w.Group) {
+	if told.Futile {
 		list = append(list, "no eviction that is allowed would make room")
 	}
 	if r.Capacity.WasIdle(w.Job) {
 		list = append(list, "it was evicted because it did not use its GPUs: for an hour nothing is evicted to bring it back")
 	}
-	if why := r.Queue.Unmoved(w.Job, w.Group); why != "" {
-		list = append(list, why)
+	if told.Unmoved != "" {
+		list = append(list, told.Unmoved)
 	}
-	if why := r.Queue.Uncut(w.Job, w.Group); why != "" {
-		list = append(list, why)
+	if told.Uncut != "" {
+		list = append(list, told.Uncut)
 	}
 	if r.Cluster.Unchangeable(w.Job) {
 		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}
-	switch n := r.Queue.Completed(w.Job); {
-	case n == 0 || held || r.MayRepeat(w.Job):
-	case r.Queue.WaitedToRepeat(w.Job):
-		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait, which the queue cannot pay for: %s", n, r.RepeatsAbove(w.Job)))
+	switch again := r.Queue.Repeats(w.Job); {
+	case held || again.May():
+	case again.Waited:
+		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait, which the queue cannot pay for: %s", again.Allocs, again.Above))
 	default:
-		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait: nothing is, before those have waited for %s", n, r.Queue.Repeats(w.Job).Round(time.Second)))
+		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait: nothing is, before those have waited for %s", again.Allocs, again.Time.Round(time.Second)))
 	}
 	return strings.Join(list, "; ")
 }
@@ -241,7 +242,9 @@ func explained(short string, g *record.Group) string {
 func Reservations(r *state.Reader) []view.Hold {
 	list := []view.Hold{}
 	for _, one := range r.Capacity.Reservations() {
-		list = append(list, Reservation(r, one))
+		if r.Now().Before(one.ExpiresAt) {
+			list = append(list, Reservation(r, one))
+		}
 	}
 	return list
 }

@@ -68,7 +68,7 @@ func hold(r *state.Reader, n *nomad.Node, v *view.Node, a *nomad.Alloc) {
 		g.Holders = append(g.Holders, view.Holder{
 			AllocID: a.ID, Namespace: a.Namespace, JobID: a.Job, Group: a.Group, Task: h.Task, Queue: queue,
 			Priority: r.Cluster.PriorityOf(a.Key()), Status: a.Status, Instances: len(h.Instances), MemoryMiB: h.MemoryMiB, GuaranteeMilli: h.Milli,
-			LimitMilli: r.Cluster.Limit(a, h.Task), Since: a.Created, Direct: r.Queue.Direct(a.Key()), Use: use(r, a, &h),
+			LimitMilli: h.LimitMilli, Since: a.Created, Direct: r.Queue.Direct(a.Key()), Use: use(r, a, &h),
 		})
 	}
 }
@@ -79,7 +79,7 @@ func use(r *state.Reader, a *nomad.Alloc, h *state.Holding) *view.Use {
 	if !known {
 		return nil
 	}
-	after, action := r.Cluster.IdleRule(a)
+	after, action := r.Cluster.QueueOf(a.Key(), a.Group).IdleRule()
 	u := &view.Use{At: told.At, Milli: told.Milli, MemoryMiB: told.MemoryMiB, Seat: string(told.Seat), SeatSince: told.SeatSince, SeatFirst: told.SeatFirst, SeatWhy: told.SeatWhy, UnusedSince: r.Cluster.UnusedSince(a, h)}
 	if u.Idle = !u.UnusedSince.IsZero() && r.Now().Sub(u.UnusedSince) >= after; u.Idle {
 		u.Action = action

@@ -42,7 +42,7 @@ func TestWhatIsStartedAgainIsShown(t *testing.T) {
 			s.LetTimePass()
 			s.State.Do(func(tx *state.Tx) {
 				for _, id := range []string{"fails", "waits"} {
-					tx.ForgetGroup(nomad.JobKey{Namespace: "default", ID: id}, "g")
+					tx.Forget(nomad.JobKey{Namespace: "default", ID: id}, "g")
 				}
 			})
 			since := s.Clock.At

@@ -155,12 +155,6 @@ func (l *allocs) Alive(key nomad.JobKey, known *record.Record) bool {
 	return l.clock.Within(known.At, Unseen)
 }
 
-// Ended reports whether a job has ended by itself.
-func (l *allocs) Ended(key nomad.JobKey) bool {
-	j := l.jobs.Job(key)
-	return j != nil && j.Ended
-}
-
 // Stoppable reports whether an alloc may be stopped at all: work with GPUs that
 // does not end already, and does not come back at once as that of system jobs does.
 func (l *allocs) Stoppable(a *nomad.Alloc) bool {

@@ -76,7 +76,7 @@ func (tx *Tx) node(n *nomad.Node) {
 	tx.forgetPlan(id)
 	n = tx.Cluster.measurements.withMeasurements(n)
 	if err := tx.Capacity.books.addNode(n.Plan); err != nil {
-		tx.Trouble(err)
+		tx.trouble(err)
 		tx.forgetNode(id)
 		return
 	}
@@ -129,7 +129,7 @@ func (tx *Tx) forgetPlan(id string) {
 		return
 	}
 	if err := tx.Capacity.books.removeNode(id); err != nil {
-		tx.Trouble(err)
+		tx.trouble(err)
 	}
 }
 
@@ -181,7 +181,7 @@ func (tx *Tx) jobGone(key nomad.JobKey) {
 	}
 	tx.Queue.reasons.forget(key)
 	tx.Forget(key)
-	tx.departed.keys = append(tx.departed.keys, key)
+	tx.Gone.add(key)
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {

@@ -52,16 +52,9 @@ func (tx *Tx) forget(id string) {
 	tx.unbook(id)
 }
 
-// Forget ends the promises to a job.
-func (tx *Tx) Forget(key nomad.JobKey) {
-	for id := range tx.Capacity.promises.ids(key, func(*Assumed) bool { return true }) {
-		tx.forget(id)
-	}
-}
-
-// ForgetGroup ends the promises to a group.
-func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
-	for id := range tx.Capacity.promises.ids(key, func(a *Assumed) bool { return a.Group == group }) {
+// Forget ends the promises to a job, or to some groups of it.
+func (tx *Tx) Forget(key nomad.JobKey, groups ...string) {
+	for id := range tx.Capacity.promises.ids(key, func(a *Assumed) bool { return len(groups) == 0 || slices.Contains(groups, a.Group) }) {
 		tx.forget(id)
 	}
 }
@@ -87,11 +80,12 @@ func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
 	}
 }
 
-// Expire ends promises that will no longer be kept, and reservations whose time
-// is up. It returns the latter. Room that is made for a job is its own until the last that
+// Expire adds the present holdings of queues to their past use, and ends promises that will no
+// longer be kept, and reservations whose time is up. It returns the latter. Room that is made for a job is its own until the last that
 // goes for it has ended.
 func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.Now()
+	tx.account()
 	tx.forgetEvictions()
 	tx.Cluster.wanted.forget(now)
 	if tx.Queue.returns.forgetLate() {

@@ -14,14 +14,14 @@ import (
 // book enters a usage that is a fact or a promise.
 func (tx *Tx) book(u place.Usage) {
 	if err := tx.Capacity.books.enter(&u); err != nil {
-		tx.Trouble(err)
+		tx.trouble(err)
 	}
 }
 
 // unbook takes the usage with an ID off the books, if there is one.
 func (tx *Tx) unbook(id string) {
 	if err := tx.Capacity.books.strike(id); err != nil {
-		tx.Trouble(err)
+		tx.trouble(err)
 	}
 }
 

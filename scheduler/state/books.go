@@ -8,7 +8,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // books are the shares held or promised on the nodes, and the planners that work with them.
@@ -91,10 +90,6 @@ func (b *books) strike(id string) error {
 // Epoch grows with every change of what fits where.
 func (b *books) Epoch() uint64 { return b.epoch }
 
-// Order is the order of turns at this moment: which work waits, yields, is
-// taken back and need not wait for its turn any more.
-func (b *books) Order() *quota.Order { return b.plan.Order() }
-
 // Usage is the usage booked under an ID.
 func (b *books) Usage(id string) (place.Usage, bool) { return b.snap.Usage(id) }
 
@@ -116,31 +111,14 @@ func (b *books) Serves(node string, n *Need, without func(*place.Usage) bool) bo
 // alloc of it. What without selects counts as gone.
 func (b *books) ServesNow(node string, n *Need, without func(*place.Usage) bool) bool {
 	known := b.nodes.Node(node)
-	return known != nil && !known.Plan.Ineligible && b.nodes.Admits(node, n) && b.Serves(node, n, without)
-}
-
-// HasFree reports whether all that work would take of its node's GPUs is free.
-func (b *books) HasFree(u *place.Usage) bool {
-	free, known := b.snap.Free(u.NodeID)
-	return known && !slices.ContainsFunc(u.Takes, func(t place.Take) bool {
-		if t.GPU >= len(free.GPUs) {
-			return true
-		}
-		g := &free.GPUs[t.GPU]
-		return t.Milli > g.Milli || t.Slices > g.Slices || t.Replicas > g.Replicas
-	})
-}
-
-// CouldServe reports whether a node could take an alloc if it was empty.
-func (b *books) CouldServe(node string, n *Need) bool {
-	return b.nodes.Admits(node, n) && b.Serves(node, n, place.Everything)
+	return known != nil && !known.Plan.Ineligible && b.nodes.admits(node, n) && b.Serves(node, n, without)
 }
 
 // fit is how well a node can take an alloc.
 func (b *books) fit(node string, n *Need) Fit {
 	known := b.nodes.Node(node)
 	switch {
-	case known == nil || !b.nodes.Admits(node, n):
+	case known == nil || !b.nodes.admits(node, n):
 		return FitsNever
 	case !known.Plan.Ineligible && b.Serves(node, n, nil):
 		return FitsNow
@@ -152,18 +130,11 @@ func (b *books) fit(node string, n *Need) Fit {
 	return FitsLater
 }
 
-// Snapshot is the cluster with everything that is held or promised. Whoever changes
-// it puts it back before the transaction ends.
-func (tx *Tx) Snapshot() *place.Snapshot { return tx.Capacity.books.snap }
-
-// Idle is the same nodes with nothing on them and nothing wrong: what could ever
-// fit.
-func (tx *Tx) Idle() *place.Snapshot { return tx.Capacity.books.idle }
-
-// Planner plans on the snapshot.
+// Planner plans on the cluster with all booked usages. A change of its snapshot is taken back before
+// the transaction ends.
 func (tx *Tx) Planner() *place.Planner { return tx.Capacity.books.plan }
 
-// IdlePlanner plans on the idle cluster.
+// IdlePlanner plans on the same nodes with nothing on them and nothing wrong: what could ever fit.
 func (tx *Tx) IdlePlanner() *place.Planner { return tx.Capacity.books.idlePlan }
 
 // Try runs f, which leaves everything as it was: a search that was in vain before

@@ -51,7 +51,7 @@ func (l *completions) note(a *nomad.Alloc) {
 
 // registered notes that another version of a job is registered, whoever registered it.
 func (l *completions) registered(key nomad.JobKey) {
-	if l.Completed(key) > 0 {
+	if l.completed(key) > 0 {
 		c := l.of[key]
 		c.again = true
 		l.of[key] = c
@@ -81,14 +81,14 @@ func several(j *nomad.Job) bool {
 	return n > 1
 }
 
-// Completed is how many allocs of a batch job have completed under the version that is registered,
+// completed is how many allocs of a batch job have completed under the version that is registered,
 // while others run or wait: Nomad runs these again when another version is registered. The number is
 // the group's count without the allocs that run, those that Nomad reports as missing and those that
 // it starts again after a failure. Nomad also reports allocs as missing that run and that it could not
 // bring up to that version: they are of an earlier one, on a node where their group may not run, or it
 // is held. These are not taken off twice. An alloc that failed for good is counted too: Nomad would
 // also run it again.
-func (l *completions) Completed(key nomad.JobKey) (n int) {
+func (l *completions) completed(key nomad.JobKey) (n int) {
 	j := l.jobs.Job(key)
 	if l.of[key].runs == 0 || j == nil || j.Stopped {
 		return 0
@@ -99,7 +99,7 @@ func (l *completions) Completed(key nomad.JobKey) (n int) {
 	return n
 }
 
-// CompletedOf is Completed for one group.
+// CompletedOf is how many allocs of a group Nomad would run again: see [Queue.Repeats].
 func (l *completions) CompletedOf(key nomad.JobKey, group string) int {
 	g := l.jobs.group(key, group)
 	if g == nil || l.of[key].runs == 0 || l.jobs.Job(key).Stopped {
@@ -133,10 +133,9 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 	return max(0, gone-failed, min(gone, l.of[key].runs)) // returns may still list a failed alloc that was replaced
 }
 
-// Repeats is how long the allocs ran, added up, that Nomad would run again if a job was registered
-// again; 0: there are none. It is their number times the average run time.
-func (l *completions) Repeats(key nomad.JobKey) time.Duration {
-	n := l.Completed(key)
+// repeats is how long the allocs ran, added up, that Nomad would run again; 0: there are none.
+func (l *completions) repeats(key nomad.JobKey) time.Duration {
+	n := l.completed(key)
 	if n == 0 {
 		return 0
 	}
@@ -144,57 +143,58 @@ func (l *completions) Repeats(key nomad.JobKey) time.Duration {
 	return max(time.Second, time.Duration(n)*(c.took/time.Duration(c.runs)))
 }
 
-// WaitedToRepeat reports whether something of a job has waited, and nothing more of it has completed,
-// for as long as its completed allocs ran. So at most twice the time is lost that would have been lost
-// if it had been known from the start how long the wait would be. A job without waiting allocs is left
-// alone, and one that would repeat little does not wait long.
-func (l *completions) WaitedToRepeat(key nomad.JobKey) bool {
-	repeats := l.Repeats(key)
-	if repeats == 0 {
-		return true
-	}
-	b := l.jobs.blocked[key]
-	if b == nil {
-		return false
-	}
-	since := b.Since
-	if last := l.of[key].last; last.After(since) {
-		since = last
-	}
-	return l.clock.Now().Sub(since) >= repeats
+// Repeats are the completed allocs of a job that Nomad would run again if it was registered again.
+type Repeats struct {
+	Allocs int
+	Time   time.Duration // how long they ran, added up: their number times the average
+	// Waited reports whether something of the job has waited, and nothing more of it has completed, for
+	// as long as its completed allocs ran. So at most twice the time is lost that would have been lost
+	// if it had been known from the start how long the wait would be. A job without waiting allocs is
+	// left alone, and one that would repeat little does not wait long.
+	Waited bool
+	Above  string // why the queue of its first group, by name, cannot pay for them
 }
 
-// MayRepeat reports whether a job may be registered again for the sake of its waiting allocs, although
-// Nomad then runs its completed ones again: those have waited for long enough, and its queues can pay
-// for all that starts.
-func (r *Reader) MayRepeat(key nomad.JobKey) bool {
-	return r.Queue.WaitedToRepeat(key) && r.RepeatsAbove(key) == ""
-}
+// May reports whether the job may be registered again for the sake of its waiting allocs: those have
+// waited for long enough, and its queues can pay for all that starts. Nomad itself does not ask.
+func (r Repeats) May() bool { return r.Allocs == 0 || r.Waited && r.Above == "" }
 
-// RepeatAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
-// again, besides those that wait; empty if it can, or if there are none. Nomad itself does not ask.
-func (r *Reader) RepeatAbove(key nomad.JobKey, g *record.Group) string {
-	n, q := r.Queue.CompletedOf(key, g.Ask.Group), r.Cluster.QueueOf(key, g.Ask.Group)
-	if n == 0 || q == nil {
-		return ""
+// Repeats is what Nomad would run again of a job.
+func (q *Queue) Repeats(key nomad.JobKey) Repeats {
+	n := q.completed(key)
+	if n == 0 {
+		return Repeats{}
 	}
-	_, why := r.OverWithOwed(q.Name, g.Cost.Times(int64(n+r.Cluster.Missing(key, g.Ask.Group))), key)
-	return why
-}
-
-// RepeatsAbove is that of the first group of a job, by name, whose queue cannot pay.
-func (r *Reader) RepeatsAbove(key nomad.JobKey) string {
-	known := r.Queue.Record(key)
-	if known == nil || r.Queue.Completed(key) == 0 {
-		return ""
+	r := Repeats{Allocs: n, Time: q.repeats(key)}
+	if b := q.completions.jobs.blocked[key]; b != nil {
+		since := b.Since
+		if last := q.completions.of[key].last; last.After(since) {
+			since = last
+		}
+		r.Waited = q.completions.clock.Now().Sub(since) >= r.Time
+	}
+	known := q.Record(key)
+	if known == nil || !r.Waited {
+		return r
 	}
 	for _, name := range slices.Sorted(maps.Keys(known.Groups)) {
 		g := known.Groups[name]
-		if why := r.RepeatAbove(key, &g); why != "" {
-			return why
+		if r.Above = q.RepeatAbove(key, &g); r.Above != "" {
+			break
 		}
 	}
-	return ""
+	return r
+}
+
+// RepeatAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
+// again, besides those that wait; empty if it can, or if there are none.
+func (q *Queue) RepeatAbove(key nomad.JobKey, g *record.Group) string {
+	n, pays := q.CompletedOf(key, g.Ask.Group), q.completions.jobs.QueueOf(key, g.Ask.Group)
+	if n == 0 || pays == nil {
+		return ""
+	}
+	_, why := q.OverWithOwed(pays.Name, g.Cost.Times(int64(n+q.completions.jobs.Missing(key, g.Ask.Group))), key)
+	return why
 }
 
 // bookRepeats books a job's allocs again with what an eviction would repeat, if that has changed by
@@ -204,7 +204,7 @@ func (tx *Tx) bookRepeats(key nomad.JobKey) {
 	if !found {
 		return
 	}
-	if repeats := tx.Queue.Repeats(key); (repeats - c.booked).Abs() > c.booked/4 {
+	if repeats := tx.Queue.repeats(key); (repeats - c.booked).Abs() > c.booked/4 {
 		c.booked = repeats
 		tx.Queue.completions.of[key] = c
 		tx.rebookJob(key)

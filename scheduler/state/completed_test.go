@@ -148,8 +148,8 @@ func TestWhatHasCompletedOfAJob(t *testing.T) {
 			s.Pass(row.wait)
 			key := servicetest.KeyOf(a)
 			s.State.View(func(r *state.Reader) {
-				if n, repeats, may := r.Queue.Completed(key), r.Queue.Repeats(key), r.MayRepeat(key); n != row.completed || repeats != row.repeats || may != row.may {
-					t.Errorf("%d, for %s, again: %t; want %d, %s, %t", n, repeats, may, row.completed, row.repeats, row.may)
+				if again := r.Queue.Repeats(key); again.Allocs != row.completed || again.Time != row.repeats || again.May() != row.may {
+					t.Errorf("%d, for %s, again: %t; want %d, %s, %t", again.Allocs, again.Time, again.May(), row.completed, row.repeats, row.may)
 				}
 			})
 		})

@@ -5,15 +5,12 @@ package state
 import "github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 
 // departed are the jobs that left, whose records can go.
-type departed struct{ keys []nomad.JobKey }
-
-// PutBackGone takes back jobs whose records could not be deleted.
-func (d *departed) PutBackGone(keys []nomad.JobKey) { d.keys = append(d.keys, keys...) }
+type departed struct{ Gone Outbox[nomad.JobKey] }
 
 // TakeGone returns, once, the jobs that left and whose records can be deleted.
 func (tx *Tx) TakeGone() []nomad.JobKey {
 	var gone, later []nomad.JobKey
-	for _, key := range tx.departed.keys {
+	for _, key := range tx.Gone.Take() {
 		r := tx.Queue.Record(key)
 		switch {
 		case tx.Cluster.Job(key) != nil: // it has come back
@@ -24,6 +21,6 @@ func (tx *Tx) TakeGone() []nomad.JobKey {
 			gone = append(gone, key)
 		}
 	}
-	tx.departed.keys = later
+	tx.Gone.PutBack(later)
 	return gone
 }

@@ -15,39 +15,34 @@ import (
 // handover is the part of the recent past that is still to be written: to the audit log, to the events
 // that are stored with each job, and for the next leader.
 type handover struct {
-	untold    []view.Event    // what the audit log does not have yet
-	unwritten []view.Event    // what the jobs' own stored events do not have yet, oldest first
-	saved     *record.History // as it is stored
-	unsaved   bool            // something was done since
+	Audit   Outbox[view.Event] // for the audit log
+	Events  Outbox[view.Event] // to be stored with their jobs, oldest first
+	saved   *record.History    // as it is stored
+	unsaved bool               // something was done since
 }
+
+// Outbox holds values until they are written elsewhere.
+type Outbox[T any] struct{ list []T }
+
+// Take returns the values, once. The caller puts back those that it cannot write.
+func (o *Outbox[T]) Take() []T {
+	list := o.list
+	o.list = nil
+	return list
+}
+
+// PutBack takes values back, before all that have come since.
+func (o *Outbox[T]) PutBack(list []T) { o.list = append(list, o.list...) }
+
+func (o *Outbox[T]) add(v T) { o.list = append(o.list, v) }
 
 func newHandover() handover { return handover{saved: &record.History{}} }
 
-// TakeUntold returns the events that the audit log does not have yet, once.
-func (h *handover) TakeUntold() []view.Event {
-	list := h.untold
-	h.untold = nil
-	return list
-}
-
-// TakeUnwritten returns the events that are not stored with their jobs yet, oldest first. The caller
-// puts back those that it cannot store.
-func (h *handover) TakeUnwritten() []view.Event {
-	list := h.unwritten
-	h.unwritten = nil
-	return list
-}
-
-// PutBackUnwritten takes back what could not be written.
-func (h *handover) PutBackUnwritten(list []view.Event) {
-	h.unwritten = append(list, h.unwritten...)
-}
-
 // note keeps an event that is to be written.
 func (h *handover) note(e *view.Event) {
-	h.untold = append(h.untold, *e)
+	h.Audit.add(*e)
 	if !e.DryRun {
-		h.unwritten = append(h.unwritten, *e)
+		h.Events.add(*e)
 	}
 	h.unsaved = true
 }

@@ -18,6 +18,8 @@ type Holding struct {
 	Position  int      // of the GPU on its node
 	Instances []string // Nomad's device instances
 	Milli     int64    // compute that is kept free for it
+	// LimitMilli is the compute ceiling of the task; 0: none.
+	LimitMilli int64
 	// MemoryMiB is memory that is the task's own: none of a GPU that tasks take turns on.
 	MemoryMiB int64
 	Charge    place.Charge // what counts against a quota
@@ -40,9 +42,12 @@ func (b *books) Holdings(a *nomad.Alloc) []Holding {
 		}
 		for _, at := range slices.Sorted(maps.Keys(instances)) {
 			g := &n.Plan.GPUs[at]
-			take := TakeOf(g, int64(len(instances[at])), b.jobs.Guarantee(a, d.Task))
+			take := TakeOf(g, int64(len(instances[at])), b.jobs.guarantee(a, d.Task))
 			take.GPU = at
 			h := Holding{Task: d.Task, GPU: g, Position: at, Instances: instances[at], Milli: take.Milli, Charge: b.Charge(n.Plan.ID, []place.Take{take})}
+			if t := b.jobs.task(a, d.Task); t != nil {
+				h.LimitMilli = t.LimitMilli
+			}
 			if g.Mode != gpu.ModeShared {
 				h.MemoryMiB = h.Charge.MemoryMiB
 			}

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -117,22 +116,14 @@ func (j *jobs) seatPriority(a *nomad.Alloc) (highest int) {
 	return highest
 }
 
-// Guarantee is the compute that a task asks for expressly, 0 for none: the amount it told its
+// guarantee is the compute that a task asks for expressly, 0 for none: the amount it told its
 // node last, or that of its job.
-func (j *jobs) Guarantee(a *nomad.Alloc, task string) int64 {
+func (j *jobs) guarantee(a *nomad.Alloc, task string) int64 {
 	if milli, told := a.Compute[task]; told {
 		return milli
 	}
 	if t := j.task(a, task); t != nil {
 		return t.GuaranteeMilli
-	}
-	return 0
-}
-
-// Limit is the compute ceiling of a task, 0 for none.
-func (j *jobs) Limit(a *nomad.Alloc, task string) int64 {
-	if t := j.task(a, task); t != nil {
-		return t.LimitMilli
 	}
 	return 0
 }
@@ -172,12 +163,4 @@ func (j *jobs) paysFor(q *config.Queue, key nomad.JobKey) bool {
 		own := j.QueueOf(key, g.Name)
 		return g.GPU() && own != nil && own.Name == q.Name
 	})
-}
-
-// IdleRule is what the queue of an alloc has decided of GPUs that are held and not used.
-func (j *jobs) IdleRule(a *nomad.Alloc) (after time.Duration, action string) {
-	if q := j.QueueOf(a.Key(), a.Group); q != nil {
-		return q.IdleRule()
-	}
-	return config.DefaultIdleAfter, config.IdleReport
 }

@@ -95,7 +95,11 @@ func (l *learned) ExpectedUse(key nomad.JobKey, group, task string, limit int64)
 // ceiling is the most compute that a task can use of a GPU, by its promised part.
 func (l *learned) ceiling(a *nomad.Alloc, task string, g *place.GPU, promised int64) int64 {
 	held := g.Sharing == gpu.SharingMPS || g.Sharing == gpu.SharingHAMi
-	switch limit := l.jobs.Limit(a, task); {
+	limit := int64(0)
+	if t := l.jobs.task(a, task); t != nil {
+		limit = t.LimitMilli
+	}
+	switch {
 	case held && limit > 0:
 		return max(limit, promised)
 	case held && g.Mode == gpu.ModeSlice:
@@ -152,7 +156,7 @@ func (l *learned) mayBurst(n *nomad.Node) bool {
 			if g.Mode == gpu.ModeWhole || g.Mode == gpu.ModeSlice && int64(len(d.IDs)) == g.Slices {
 				continue
 			}
-			promised := promisedOf(g, TakeOf(g, int64(len(d.IDs)), l.jobs.Guarantee(a, d.Task)))
+			promised := promisedOf(g, TakeOf(g, int64(len(d.IDs)), l.jobs.guarantee(a, d.Task)))
 			if l.ceiling(a, d.Task, g, promised) > promised {
 				return true
 			}

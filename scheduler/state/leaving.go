@@ -70,7 +70,7 @@ func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
 
 // goes ranks a seat: the less has to go there, the higher.
 func (m *Room) goes(at, priority int, own nomad.JobKey) int32 {
-	sum, leaves := int64(0), m.rooms.settings.Leaves(priority, own)
+	sum, leaves := int64(0), Leaves(m.rooms.settings.config, priority, own)
 	if !m.rooms.books.ServesNow(m.rooms.books.seats.nodes[at], m.need, func(u *place.Usage) bool {
 		if !leaves(u) {
 			return false

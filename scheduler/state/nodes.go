@@ -98,8 +98,8 @@ func (n *nodes) EveryNodeMeets(c constraint.Constraint) bool {
 	return met
 }
 
-// Admits reports whether a group may run on a node at all.
-func (n *nodes) Admits(node string, need *Need) bool {
+// admits reports whether a group may run on a node at all.
+func (n *nodes) admits(node string, need *Need) bool {
 	known := n.byID[node]
 	return known != nil && need.Node.AdmittedBy(&known.Plan)
 }

@@ -20,13 +20,13 @@ func launchedBy(key nomad.JobKey) (parent nomad.JobKey, launched bool) {
 
 // Overlaps reports whether a child of a periodic job that prohibits overlap would run beside another
 // one.
-func (r *Reader) Overlaps(key nomad.JobKey) bool {
+func (c *Capacity) Overlaps(key nomad.JobKey) bool {
 	parent, launched := launchedBy(key)
-	if p := r.Cluster.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
+	if p := c.books.jobs.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
 		return false
 	}
-	for other := range r.Cluster.jobs.launchedFrom(parent) {
-		if other != key && (r.Cluster.allocs.anyAlloc(other) || r.Capacity.AnyAssumed(other)) {
+	for other := range c.books.jobs.launchedFrom(parent) {
+		if other != key && (c.disruptions.allocs.anyAlloc(other) || c.AnyAssumed(other)) {
 			return true
 		}
 	}

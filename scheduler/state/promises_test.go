@@ -60,9 +60,9 @@ func TestAssumed(t *testing.T) {
 		}, 0, 0},
 		"it is forgotten":    {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(one) }) }, 0, 0},
 		"another is":         {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(other) }) }, 2, 5},
-		"its group is":       {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "g") }) }, 0, 0},
-		"another group is":   {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "h") }) }, 2, 5},
-		"another's group is": {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(other, "g") }) }, 2, 5},
+		"its group is":       {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(one, "g") }) }, 0, 0},
+		"another group is":   {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(one, "h") }) }, 2, 5},
+		"another's group is": {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(other, "g") }) }, 2, 5},
 		"the node changes":   {func(s *servicetest.Service) { s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 2)}}, 99) }, 2, 5},
 		"the node goes, and comes back": {func(s *servicetest.Service) {
 			s.State.Apply([]nomad.Change{{NodeGone: "id-b"}}, 99)
@@ -224,7 +224,7 @@ func TestPromisesKeepTheirOrder(t *testing.T) {
 	s := servicetest.New(t, "queue \"q\" {\n gpus = 1\n}", servicetest.Machine("a", 1))
 	claims := func() (ids []string) {
 		s.State.Do(func(tx *state.Tx) {
-			for _, c := range tx.Snapshot().Claims("q") {
+			for _, c := range tx.Planner().Snapshot().Claims("q") {
 				ids = append(ids, c.ID)
 			}
 		})

@@ -81,11 +81,11 @@ func (q *quotas) HoldersIn(queue string, matches func(nomad.JobKey) bool) []plac
 	var list []place.Usage
 	for a := range q.allocs.Allocs() {
 		u, booked := q.books.Usage(a.ID)
-		if booked && len(u.Takes) > 0 && matches(a.Key()) && q.settings.IsWithin(u.Queue, queue) {
+		if booked && len(u.Takes) > 0 && matches(a.Key()) && q.settings.config.Within(u.Queue, queue) {
 			list = append(list, u)
 		}
 	}
-	order := q.books.Order()
+	order := q.books.plan.Order()
 	slices.SortFunc(list, func(x, y place.Usage) int { return order.Compare(turnOf(&y), turnOf(&x)) })
 	return list
 }
@@ -94,8 +94,8 @@ func turnOf(u *place.Usage) quota.Turn {
 	return quota.Turn{ID: u.ID, Queue: u.Queue, Priority: u.Priority, Since: u.Start}
 }
 
-// Account adds the present holdings of queues to their past use.
-func (tx *Tx) Account() {
+// account adds the present holdings of queues to their past use.
+func (tx *Tx) account() {
 	if tx.Queue.quotas.limits != nil {
 		tx.Queue.quotas.past.Account(tx.Queue.quotas.limits, tx.Capacity.books.snap, tx.Now())
 	}
@@ -104,6 +104,6 @@ func (tx *Tx) Account() {
 // setQuotas hands the configured queues to the core.
 func (tx *Tx) setQuotas() {
 	if err := tx.Queue.quotas.configure(); err != nil {
-		tx.Trouble(err)
+		tx.trouble(err)
 	}
 }

@@ -66,8 +66,8 @@ func TestQueuesAreTrees(t *testing.T) {
 			{"x", "org", true, true}, {"org", "x", false, true}, {"x", "x", true, true}, {"x", "y", false, true},
 			{"free", "x", false, false}, {"x", "free", false, false}, {"free", "free", true, false}, {"memory", "memory", true, true}, {"none", "org", false, false},
 		} {
-			if r.IsWithin(row.x, row.y) != row.within || r.ShareLimit(row.x, row.y) != row.share {
-				t.Errorf("%s and %s: within %v, shared limit %v", row.x, row.y, r.IsWithin(row.x, row.y), r.ShareLimit(row.x, row.y))
+			if r.Config().Within(row.x, row.y) != row.within || (r.Config().SharedLimit(row.x, row.y) != "") != row.share {
+				t.Errorf("%s and %s: within %v, shared limit %q", row.x, row.y, r.Config().Within(row.x, row.y), r.Config().SharedLimit(row.x, row.y))
 			}
 		}
 	})
@@ -303,7 +303,7 @@ func TestUseIsStored(t *testing.T) {
 	account := func(d time.Duration) (now *record.History) {
 		s.Pass(d)
 		s.State.Do(func(tx *state.Tx) {
-			tx.Account()
+			tx.Expire()
 			now, _ = tx.TakeUnsaved()
 			if now != nil {
 				tx.Saved(now)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // reasons are why groups still wait, for people, by job/group.
@@ -27,21 +28,24 @@ func (r *reasons) forget(key nomad.JobKey) {
 	maps.DeleteFunc(r.unmoved, func(name, _ string) bool { return of(name) })
 }
 
-// Futile reports whether no eviction that is allowed would make room for a group.
-func (r *reasons) Futile(key nomad.JobKey, group string) bool {
-	return r.futile[key.String()+"/"+group]
+// Told is what people are told about a waiting group, as it was found last.
+type Told struct {
+	Futile  bool       // no eviction that is allowed would make room
+	Unmoved string     // why no work was moved for it; empty: it was, or was not looked for
+	Uncut   string     // why no GPU is cut again for it; empty: one is, or it was not looked for
+	Start   *Start     // nil where nothing was estimated
+	Fits    *view.Fits // a smaller request that would start now; nil where none is known
+	Lack    Lack
 }
 
-// Unmoved is why no work was moved for a group, when it was looked for last; empty: it
-// was, or it was not looked for.
-func (r *reasons) Unmoved(key nomad.JobKey, group string) string {
-	return r.unmoved[key.String()+"/"+group]
-}
-
-// Uncut is why no GPU is cut again for a group, when that was looked for last; empty: one is,
-// or it was not looked for.
-func (r *reasons) Uncut(key nomad.JobKey, group string) string {
-	return r.uncut[key.String()+"/"+group]
+// Told is what people are told about a group that waits.
+func (q *Queue) Told(key nomad.JobKey, group string) Told {
+	name := key.String() + "/" + group
+	t := Told{Futile: q.futile[name], Unmoved: q.unmoved[name], Uncut: q.uncut[name], Fits: q.starts.fits[name], Lack: q.lacks[name]}
+	if s, known := q.groups[name]; known {
+		t.Start = &s
+	}
+	return t
 }
 
 // NoteUncut keeps for people why no GPU is cut again for groups that wait, by job/group.
@@ -55,7 +59,7 @@ func (tx *Tx) NoteUncut(why map[string]string) {
 
 // NoteFutile keeps for people whether evictions were looked for in vain.
 func (tx *Tx) NoteFutile(key nomad.JobKey, group string, futile bool) {
-	if tx.Queue.Futile(key, group) == futile {
+	if tx.Queue.futile[key.String()+"/"+group] == futile {
 		return
 	}
 	tx.version++
@@ -68,7 +72,7 @@ func (tx *Tx) NoteFutile(key nomad.JobKey, group string, futile bool) {
 
 // NoteUnmoved keeps for people why no work was moved for a group that waits for room.
 func (tx *Tx) NoteUnmoved(key nomad.JobKey, group, why string) {
-	if tx.Queue.Unmoved(key, group) != why {
+	if tx.Queue.unmoved[key.String()+"/"+group] != why {
 		tx.Queue.reasons.unmoved[key.String()+"/"+group] = why
 		tx.version++
 	}

@@ -34,7 +34,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 		if g.Decision.Hold != nil || j != nil && j.Stopped || tx.Now().Sub(r.At) > fresh {
 			continue
 		}
-		tx.ForgetGroup(key, name)
+		tx.Forget(key, name)
 		tx.AssumeRest(key, name, g.Assumed, g.Ask.Count-tx.Cluster.Live(key, name))
 	}
 	if j == nil || !j.Stopped {
@@ -66,7 +66,7 @@ func (tx *Tx) recallRoom(r *record.Record) {
 		if g.Decision.Hold == nil || tx.Cluster.Live(key, name) > 0 {
 			continue
 		}
-		tx.ForgetGroup(key, name)
+		tx.Forget(key, name)
 		for _, u := range g.Assumed {
 			tx.assume(key, name, u, true, since)
 		}

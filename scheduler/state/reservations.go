@@ -3,12 +3,9 @@
 package state
 
 import (
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
@@ -36,16 +33,8 @@ func (l *reservations) on(node string) []*record.Reservation {
 // Reservation is the room kept free under an ID; nil: none.
 func (l *reservations) Reservation(id string) *record.Reservation { return l.byID[id] }
 
-// Reservations lists those whose time is not up, by ID.
-func (l *reservations) Reservations() []*record.Reservation {
-	var list []*record.Reservation
-	for _, id := range slices.Sorted(maps.Keys(l.byID)) {
-		if one := l.byID[id]; l.lasts(one) {
-			list = append(list, one)
-		}
-	}
-	return list
-}
+// Reservations lists all, by ID. One whose time is up is kept until [Tx.Expire].
+func (l *reservations) Reservations() []*record.Reservation { return byID(l.byID) }
 
 // lasts reports whether the time of a reservation is not up.
 func (l *reservations) lasts(r *record.Reservation) bool { return l.clock.Now().Before(r.ExpiresAt) }
@@ -70,46 +59,6 @@ func (l *reservations) claimedBy(key nomad.JobKey) []*record.Reservation {
 		}
 	}
 	return list
-}
-
-// IsReserved reports whether a usage is an unclaimed reservation.
-func (l *reservations) IsReserved(u *place.Usage) bool {
-	one := l.byID[u.ID]
-	return one != nil && one.ClaimedBy == ""
-}
-
-// AnyReserved reports whether an unclaimed reservation is kept.
-func (l *reservations) AnyReserved() bool {
-	for _, one := range l.byID {
-		if one.ClaimedBy == "" {
-			return true
-		}
-	}
-	return false
-}
-
-// ReservedNodes lists the nodes with an unclaimed reservation, in order.
-func (l *reservations) ReservedNodes() []string {
-	var nodes []string
-	for _, one := range l.byID {
-		if one.ClaimedBy == "" {
-			nodes = append(nodes, one.Usage.NodeID)
-		}
-	}
-	slices.Sort(nodes)
-	return slices.Compact(nodes)
-}
-
-// ReservedUntil is when the last reservation on a node expires that no job has
-// claimed; zero when there is none.
-func (l *reservations) ReservedUntil(node string) time.Time {
-	var until time.Time
-	for _, one := range l.byID {
-		if one.ClaimedBy == "" && one.Usage.NodeID == node && one.ExpiresAt.After(until) {
-			until = one.ExpiresAt
-		}
-	}
-	return until
 }
 
 // Reserve keeps room free. A reservation that is known or over is left out.

@@ -33,16 +33,13 @@ func TestReservations(t *testing.T) {
 		})
 		return list
 	}
-	until := func(machine string) time.Time {
-		return read(s, func(r *state.Reader) time.Time { return r.Capacity.ReservedUntil("id-" + machine) })
-	}
 	keep("y", "a", 2, minutes(2))
 	keep("x", "a", 3, minutes(1))
 	keep("x", "a", 9, minutes(9)) // known
 	keep("old", "a", 5, 0)        // over
 	keep("later", "b", 4, minutes(3))
-	if ids() != "later x y " || !until("a").Equal(s.Clock.At.Add(minutes(2))) || !until("c").IsZero() {
-		t.Errorf("%s; a until %s", ids(), until("a"))
+	if ids() != "later x y " {
+		t.Errorf("kept are %s", ids())
 	}
 	wantSlices(t, s, "a", 5, "reserved")
 	s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 1)}}, 9)
@@ -62,27 +59,21 @@ func TestReservations(t *testing.T) {
 		closed := tx.Open(tx.Capacity.Reservation("y"))
 		tx.Claim("y", one)
 		closed()
-		if tx.Capacity.IsReserved(&place.Usage{ID: "y"}) || !tx.Capacity.IsReserved(&place.Usage{ID: "x"}) || tx.Capacity.IsReserved(&place.Usage{ID: "none"}) {
-			t.Error("reserved is what is unclaimed")
-		}
 	})
 	wantSlices(t, s, "a", 3, "claimed")
-	if !until("a").Equal(s.Clock.At.Add(minutes(1))) {
-		t.Errorf("a is reserved until %s", until("a"))
-	}
 	s.State.Do(func(tx *state.Tx) { tx.Unclaim(other) })
 	wantSlices(t, s, "a", 3, "claimed by another")
 	s.State.Do(func(tx *state.Tx) { tx.Unclaim(one) })
 	wantSlices(t, s, "a", 5, "given back")
 
 	s.Pass(minutes(1))
-	if ids() != "later y " {
-		t.Errorf("a minute later: %s", ids())
-	}
 	if gone := s.Expire(); len(gone) != 1 || gone[0].ID != "x" {
 		t.Errorf("expired: %v", gone)
 	}
 	wantSlices(t, s, "a", 2, "expired")
+	if ids() != "later y " {
+		t.Errorf("a minute later: %s", ids())
+	}
 	s.State.Do(func(tx *state.Tx) {
 		if !tx.Release("y") || tx.Release("y") {
 			t.Error("released is what there was, once")

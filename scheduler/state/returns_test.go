@@ -101,10 +101,10 @@ func TestWhatIsStartedAgainIsOwed(t *testing.T) {
 			if row.change != nil {
 				row.change(s, a, &failed)
 			}
-			if got := read(s, func(r *state.Reader) place.Charge { return r.Owed("q", other) }); got != half.Times(row.owed) {
+			if got := read(s, func(r *state.Reader) place.Charge { return r.Queue.Owed("q", other) }); got != half.Times(row.owed) {
 				t.Errorf("%v is owed, want %v", got, half.Times(row.owed))
 			}
-			if own := read(s, func(r *state.Reader) place.Charge { return r.Owed("q", servicetest.KeyOf(a)) }); own != (place.Charge{}) {
+			if own := read(s, func(r *state.Reader) place.Charge { return r.Queue.Owed("q", servicetest.KeyOf(a)) }); own != (place.Charge{}) {
 				t.Errorf("the job owes itself %v", own)
 			}
 		})
@@ -132,7 +132,7 @@ func TestWhatIsNotStartedAgainIsNotOwed(t *testing.T) {
 			j.Index = s.Index
 			s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
 			s.State.Apply([]nomad.Change{{Alloc: &failed}}, s.Index)
-			if got := read(s, func(r *state.Reader) place.Charge { return r.Owed("q", other) }); got != (place.Charge{}) {
+			if got := read(s, func(r *state.Reader) place.Charge { return r.Queue.Owed("q", other) }); got != (place.Charge{}) {
 				t.Errorf("%v is owed", got)
 			}
 		})

@@ -27,7 +27,7 @@ func sliceNeed(count int64) *state.Need {
 func fitOf(tx *state.Tx, node string, need *state.Need) state.Fit {
 	n := tx.Cluster.Node(node)
 	switch {
-	case n == nil || !tx.Capacity.CouldServe(node, need):
+	case n == nil || !need.Node.AdmittedBy(&n.Plan) || !tx.Capacity.Serves(node, need, place.Everything):
 		return state.FitsNever
 	case tx.Capacity.ServesNow(node, need, nil):
 		return state.FitsNow
@@ -40,7 +40,7 @@ func fitOf(tx *state.Tx, node string, need *state.Need) state.Fit {
 // leastOf is how much has to go on a node for a group that waits; -1 where that does
 // not help.
 func leastOf(tx *state.Tx, node string, need *state.Need, priority int, own nomad.JobKey) int64 {
-	leaves := tx.Leaves(priority, own)
+	leaves := state.Leaves(tx.Config(), priority, own)
 	if !tx.Capacity.ServesNow(node, need, leaves) {
 		return -1
 	}

@@ -14,35 +14,11 @@ type settings struct{ config *config.Config }
 // Config is the configuration, which must not be changed.
 func (s *settings) Config() *config.Config { return s.config }
 
-// IsWithin reports whether a queue is another or lies below it.
-func (s *settings) IsWithin(queue, top string) bool {
-	for q := s.config.Queue(queue); q != nil; q = s.config.Queue(q.Parent) {
-		if q.Name == top {
-			return true
-		}
-	}
-	return false
-}
-
-// ShareLimit reports whether what one queue holds counts for a limit of the other.
-func (s *settings) ShareLimit(x, y string) bool { return s.SharedLimit(x, y) != "" }
-
-// SharedLimit is the lowest queue whose limit bounds both; empty where none does.
-func (s *settings) SharedLimit(x, y string) string {
-	for q := s.config.Queue(x); q != nil; q = s.config.Queue(q.Parent) {
-		milli, memory := q.Limit()
-		if (milli > 0 || memory > 0) && s.IsWithin(y, q.Name) {
-			return q.Name
-		}
-	}
-	return ""
-}
-
 // Leaves selects the work that ends before a group with a priority, of a job that waits,
 // has to give up: work that ends by itself or already, and work that may be evicted for it, also once it has
 // come to the room that it is promised.
-func (s *settings) Leaves(priority int, own nomad.JobKey) func(*place.Usage) bool {
-	preempts := s.config.Preemption.Enabled
+func Leaves(c *config.Config, priority int, own nomad.JobKey) func(*place.Usage) bool {
+	preempts := c.Preemption.Enabled
 	return func(u *place.Usage) bool {
 		if len(u.Takes) == 0 || u.Job == own.ID && u.Namespace == own.Namespace {
 			return false
@@ -53,7 +29,7 @@ func (s *settings) Leaves(priority int, own nomad.JobKey) func(*place.Usage) boo
 		if !preempts || u.Pinned && !isAssumed(u) || u.Priority >= priority {
 			return false
 		}
-		q := s.config.Queue(u.Queue)
+		q := c.Queue(u.Queue)
 		return q == nil || !q.Protected
 	}
 }

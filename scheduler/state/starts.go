@@ -56,19 +56,11 @@ func (s *starts) note(groups map[string]Start) {
 	})
 }
 
-// FitsFor is what would start now in place of a group that waits; nil where nothing is known.
-func (s *starts) FitsFor(key nomad.JobKey, group string) *view.Fits {
-	return s.fits[key.String()+"/"+group]
-}
-
 // Lack is the shortage of a group that waits for room.
 type Lack struct {
 	Text  string // for people; empty where nothing is known
 	Never bool   // no node could hold it even if it was empty
 }
-
-// LackOf is the shortage of a group as it was found last.
-func (s *starts) LackOf(key nomad.JobKey, group string) Lack { return s.lacks[key.String()+"/"+group] }
 
 // learn compares the first estimate for a group with when an alloc of it was placed.
 func (s *starts) learn(a *nomad.Alloc) {
@@ -81,13 +73,6 @@ func (s *starts) learn(a *nomad.Alloc) {
 
 // Calibration corrects estimates by how far earlier ones were off, and stays as it is.
 func (s *starts) Calibration() outlook.Calibration { return s.past.Clone() }
-
-// StartOf is when a group that waits is likely to start; ok is false where nothing was
-// estimated.
-func (s *starts) StartOf(key nomad.JobKey, group string) (start Start, ok bool) {
-	start, ok = s.groups[key.String()+"/"+group]
-	return start, ok
-}
 
 // StartsNoted is when starts were estimated last; zero: never.
 func (s *starts) StartsNoted() time.Time { return s.at }

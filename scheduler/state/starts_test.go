@@ -107,8 +107,8 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 	})
 	told := func(key nomad.JobKey, group string) string {
 		return read(s, func(r *state.Reader) string {
-			_, starts := r.Queue.StartOf(key, group)
-			return fmt.Sprintf("%v %v %v %v %s", starts, r.Queue.FitsFor(key, group) != nil, r.Queue.LackOf(key, group).Text != "", r.Queue.Futile(key, group), r.Queue.Unmoved(key, group))
+			t := r.Queue.Told(key, group)
+			return fmt.Sprintf("%v %v %v %v %s", t.Start != nil, t.Fits != nil, t.Lack.Text != "", t.Futile, t.Unmoved)
 		})
 	}
 	if got := told(one, "g"); got != "true true true true all is needed" {
@@ -120,7 +120,7 @@ func TestWhatIsToldOfAGroupThatWaits(t *testing.T) {
 		}
 	}
 	s.State.View(func(r *state.Reader) {
-		start, _ := r.Queue.StartOf(one, "g")
+		start := r.Queue.Told(one, "g").Start
 		at := func(n int) time.Time { return s.Clock.At.Add(minutes(n)) }
 		if got, want := *start.Shown(), (view.Start{Turn: 2, Of: 5, Known: true, Held: 3, HeldOf: 4, Soonest: at(1), Likely: at(2), Latest: at(3)}); got != want || !r.Queue.StartsNoted().Equal(at(0)) {
 			t.Errorf("shown is %+v, want %+v", got, want)
@@ -196,7 +196,7 @@ func TestWhatWasDoneToAJobLately(t *testing.T) {
 	if got := done(one) + ", " + done(other); got != "false false, false false" {
 		t.Errorf("after an hour: %s", got)
 	}
-	take := func() int { return len(readTx(s, func(tx *state.Tx) []view.Event { return tx.TakeUntold() })) }
+	take := func() int { return len(readTx(s, func(tx *state.Tx) []view.Event { return tx.Audit.Take() })) }
 	if n, again := take(), take(); n != 5 || again != 0 {
 		t.Errorf("%d events are handed to the audit log, then %d", n, again)
 	}
@@ -221,7 +221,7 @@ func TestWhatWasDoneIsStoredOnce(t *testing.T) {
 	s.State.Do(func(tx *state.Tx) {
 		tx.Note(view.Event{Kind: "evict", Namespace: "default", JobID: "one", AllocID: "x"})
 		tx.Note(view.Event{Kind: "move", Namespace: "default", JobID: "other"})
-		tx.Trouble(fmt.Errorf("it fails"))
+		s.State.Trouble(fmt.Errorf("it fails"))
 	})
 	now := unsaved()
 	if now == nil || len(now.Events) != 2 || len(now.Evicted["default/one"]) != 1 || unsaved() != nil {

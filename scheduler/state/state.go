@@ -153,7 +153,7 @@ func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 
 // Trouble notes something that should not have happened, for people.
 func (s *State) Trouble(err error) {
-	s.Do(func(tx *Tx) { tx.Trouble(err) })
+	s.Do(func(tx *Tx) { tx.trouble(err) })
 }
 
 // Version grows with every change, so that a reader sees whether it must look
@@ -163,8 +163,8 @@ func (r *Reader) Version() uint64 { return r.version }
 // Changed notes a change that only its maker knows of.
 func (tx *Tx) Changed() { tx.version++ }
 
-// Trouble notes something that should not have happened, for people.
-func (tx *Tx) Trouble(err error) {
+// trouble notes something that should not have happened, for people.
+func (tx *Tx) trouble(err error) {
 	tx.Queue.history.trouble(tx.Now(), err)
 	tx.version++
 }

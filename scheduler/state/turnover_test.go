@@ -10,7 +10,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -163,40 +162,4 @@ func TestWhichGPUsAreHot(t *testing.T) {
 	measure(0, place.CoolMilli+1)
 	want("it is hot anew", 0, "GPU-a-1")
 	want("it is hot anew", time.Second)
-}
-
-// reserve keeps a slice of a machine free for so long.
-func reserve(s *servicetest.Service, id, machine string, d time.Duration) {
-	s.State.Do(func(tx *state.Tx) {
-		tx.Reserve(&record.Reservation{ID: id, Namespace: "default", Usage: named(on(machine, 1), id), ExpiresAt: s.Clock.At.Add(d)})
-	})
-}
-
-// Unclaimed reservations are listed by node, and last as long as the longest of them.
-func TestWhereRoomIsReserved(t *testing.T) {
-	s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
-	nodes := func() []string { return read(s, func(r *state.Reader) []string { return r.Capacity.ReservedNodes() }) }
-	anyone := func() bool { return read(s, func(r *state.Reader) bool { return r.Capacity.AnyReserved() }) }
-	if nodes() != nil || anyone() {
-		t.Errorf("nothing is reserved, and %v are", nodes())
-	}
-	reserve(s, "r1", "b", time.Hour)
-	reserve(s, "r2", "a", time.Hour)
-	reserve(s, "r3", "a", 2*time.Hour)
-	if got := nodes(); !slices.Equal(got, []string{"id-a", "id-b"}) || !anyone() {
-		t.Errorf("reserved are %v", got)
-	}
-	s.State.Do(func(tx *state.Tx) { tx.Claim("r1", one) })
-	if got := nodes(); !slices.Equal(got, []string{"id-a"}) || !anyone() {
-		t.Errorf("with one that is claimed reserved are %v", got)
-	}
-	s.State.View(func(r *state.Reader) {
-		if until := r.Capacity.ReservedUntil("id-a"); !until.Equal(s.Clock.At.Add(2*time.Hour)) || !r.Capacity.ReservedUntil("id-b").IsZero() {
-			t.Errorf("reserved until %s and %s", until, r.Capacity.ReservedUntil("id-b"))
-		}
-	})
-	s.State.Do(func(tx *state.Tx) { tx.Claim("r2", one); tx.Claim("r3", other) })
-	if nodes() != nil || anyone() {
-		t.Errorf("all are claimed, and %v are reserved", nodes())
-	}
 }

@@ -100,7 +100,7 @@ func (u *unused) idles(a *nomad.Alloc) bool {
 	if !u.settings.config.WatchesIdle() {
 		return false
 	}
-	after, action := u.jobs.IdleRule(a)
+	after, action := u.jobs.QueueOf(a.Key(), a.Group).IdleRule()
 	if action == config.IdleReport {
 		return false
 	}

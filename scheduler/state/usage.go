@@ -35,7 +35,7 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	u.Takes = r.takesOf(a)
 	u.SeatPriority = r.Cluster.jobs.seatPriority(a)
 	if u.Idle = r.Cluster.unused.idles(a); u.Idle {
-		_, action := r.Cluster.IdleRule(a)
+		_, action := r.Cluster.QueueOf(a.Key(), a.Group).IdleRule()
 		u.Reclaim = action == config.IdleEvict
 	}
 	j := r.Cluster.Job(a.Key())
@@ -62,7 +62,7 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 				count[at.GPU]++
 			}
 		}
-		guarantee := r.Cluster.Guarantee(a, d.Task)
+		guarantee := r.Cluster.guarantee(a, d.Task)
 		for at, k := range count {
 			t := perGPU[at]
 			t.GPU = at

@@ -179,7 +179,7 @@ func (l *waitlist) inOrder(selects func(*lane) bool) func(yield func(*Waiting) b
 				lanes = append(lanes, one.groups)
 			}
 		}
-		order := l.books.Order()
+		order := l.books.plan.Order()
 		byFirst := func(x, y []*Waiting) int { return order.Compare(x[0].Turn, y[0].Turn) }
 		slices.SortFunc(lanes, byFirst)
 		for len(lanes) > 0 {
@@ -201,7 +201,7 @@ func (l *waitlist) inOrder(selects func(*lane) bool) func(yield func(*Waiting) b
 func (l *waitlist) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
 	for at, one := range l.lanes {
-		if at.held == "" && l.settings.IsWithin(at.queue, queue) {
+		if at.held == "" && l.settings.config.Within(at.queue, queue) {
 			sum = sum.Plus(one.owes)
 		}
 	}
@@ -209,7 +209,7 @@ func (l *waitlist) owedForRoom(queue string, without nomad.JobKey) place.Charge 
 		return sum
 	}
 	paid := func(w *Waiting, allocs int) {
-		if w.Held == "" && l.settings.IsWithin(w.Turn.Queue, queue) {
+		if w.Held == "" && l.settings.config.Within(w.Turn.Queue, queue) {
 			sum = sum.Plus(w.cost.Times(-int64(min(allocs, w.Missing))))
 		}
 	}

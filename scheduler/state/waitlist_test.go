@@ -81,7 +81,7 @@ func (w *waitingJobs) byForce(tx *state.Tx, kinds ...string) []string {
 			}
 		}
 	}
-	order := tx.Capacity.Order()
+	order := tx.Planner().Order()
 	slices.SortFunc(list, func(x, y *state.Waiting) int { return order.Compare(x.Turn, y.Turn) })
 	return waitingText(list)
 }
@@ -104,7 +104,7 @@ func (w *waitingJobs) owed(tx *state.Tx, queue string, without nomad.JobKey) (su
 		for name, missing := range tx.Cluster.Blocked(key).Missing {
 			q := tx.Cluster.QueueOf(key, name)
 			g, known := r.Groups[name]
-			if known && g.Decision.Hold == nil && q != nil && tx.IsWithin(q.Name, queue) {
+			if known && g.Decision.Hold == nil && q != nil && tx.Config().Within(q.Name, queue) {
 				sum = sum.Plus(g.Cost.Times(int64(max(0, missing-tx.Capacity.Assumed(key, name)))))
 			}
 		}
@@ -121,7 +121,7 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 		for n := range 80 {
 			s.step()
 			s.State.Do(func(tx *state.Tx) {
-				tx.Account()
+				tx.Expire()
 				for _, kinds := range [][]string{nil, {""}, {view.WaitsForQuota}, {"", view.WaitsForQuota}} {
 					got, want := tx.Queue.Waiting(), s.byForce(tx, kinds...)
 					if kinds != nil {
@@ -139,7 +139,7 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 				}
 				for _, queue := range []string{"org", "x", "y", "free"} {
 					for _, without := range []nomad.JobKey{{}, servicetest.KeyOf(s.asks[n%len(s.asks)])} {
-						got, want := tx.Owed(queue, without), s.owed(tx, queue, without)
+						got, want := tx.Queue.Owed(queue, without), s.owed(tx, queue, without)
 						if got != want {
 							t.Errorf("queue %s without %s: %s are owed, want %s", queue, without, got, want)
 						}

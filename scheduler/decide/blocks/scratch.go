@@ -22,16 +22,15 @@ type Placed struct {
 
 // Scratch is where allocs are placed on trial: [Cluster] or [Idle].
 type Scratch struct {
-	snap  *place.Snapshot
 	plan  *place.Planner
 	nodes []string // all, in order
 }
 
 // Cluster is the cluster with all booked and assumed usages.
-func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Snapshot(), tx.Planner(), tx.Cluster.NodeIDs()} }
+func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Planner(), tx.Cluster.NodeIDs()} }
 
 // Idle is the cluster as if nothing ran in it.
-func Idle(tx *state.Tx) Scratch { return Scratch{tx.Idle(), tx.IdlePlanner(), tx.Cluster.NodeIDs()} }
+func Idle(tx *state.Tx) Scratch { return Scratch{tx.IdlePlanner(), tx.Cluster.NodeIDs()} }
 
 // Tries bounds how many nodes are tried for an alloc of several parts.
 const Tries = 8
@@ -83,7 +82,7 @@ func (on Scratch) together(parts []Part, banned map[string]bool) (u Placed, at s
 	var applied []string
 	defer func() {
 		for _, id := range applied {
-			_, undo := on.snap.Release(id)
+			_, undo := on.plan.Snapshot().Release(id)
 			err = errors.Join(err, undo)
 		}
 	}()
@@ -99,7 +98,7 @@ func (on Scratch) together(parts []Part, banned map[string]bool) (u Placed, at s
 		}
 		u.Node, u.Score = found.NodeID, u.Score+found.Score
 		u.Each = append(u.Each, found.Usage)
-		if err := on.snap.Apply(found.Usage); err != nil {
+		if err := on.plan.Snapshot().Apply(found.Usage); err != nil {
 			return Placed{}, u.Node, err
 		}
 		applied = append(applied, found.Usage.ID)

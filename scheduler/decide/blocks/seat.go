@@ -60,7 +60,7 @@ func SeatPriority(tx *state.Tx, r *place.Request) int {
 	if tx.Planner().Borrows(r) {
 		return gpu.MinSeatPriority
 	}
-	return max(gpu.MinSeatPriority, min(r.Priority, tx.Snapshot().LowestSeatBound()))
+	return max(gpu.MinSeatPriority, min(r.Priority, tx.Planner().Snapshot().LowestSeatBound()))
 }
 
 // writtenSeatPriority is what the author wrote for a task with device blocks, as it is
@@ -79,7 +79,7 @@ func writtenSeatPriority(tx *state.Tx, a *admit.Ask, task int) int {
 // seated places a request, where it is for a seat on a GPU that is empty, or else beside
 // tasks that step aside for it, or else beside any.
 func (on Scratch) seated(r *place.Request) (place.Placement, error) {
-	if !r.Shared || r.Beside != place.BesideAny || !on.snap.HasSeats() {
+	if !r.Shared || r.Beside != place.BesideAny || !on.plan.Snapshot().HasSeats() {
 		return on.plan.Place(r)
 	}
 	return PlaceBeside(on.plan, r, place.BesideNone, place.BesideLower, place.BesideAny)
