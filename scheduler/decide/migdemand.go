@@ -195,12 +195,12 @@ func migWants(tx *state.Tx, w *state.Waiting) (wants []miglayout.Want) {
 
 // withHost leaves out nodes without CPU and memory for an alloc, unless an eviction could make room.
 func withHost(a groupAsk, wants []miglayout.Want) []miglayout.Want {
-	if len(wants) == 0 || a.tx.Snapshot().AnyBelow(a.ask.Priority) {
+	if len(wants) == 0 || a.tx.Planner().Snapshot().AnyBelow(a.ask.Priority) {
 		return wants
 	}
 	for i := range wants {
 		maps.DeleteFunc(wants[i].Nodes, func(id string, _ bool) bool {
-			free, _ := a.tx.Snapshot().Free(id)
+			free, _ := a.tx.Planner().Snapshot().Free(id)
 			return free.CPUMHz < a.parts[0].Req.CPUMHz || free.MemoryMiB < a.parts[0].Req.MemoryMiB
 		})
 		if len(wants[i].Nodes) == 0 {
