@@ -53,13 +53,13 @@ func slots(tx *state.Tx, g *record.Group) (nodes []string, most int) {
 	for _, n := range each {
 		all, most = all+n, max(most, n)
 	}
-	if canaries > 0 && tx.Cluster.Missing(key, g.Ask.Group) > 0 { // what they run beside is not of what is missing
+	if canaries > 0 && tx.Cluster.Blocked(key).Allocs(g.Ask.Group) > 0 { // what they run beside is not of what is missing
 		all = canaries + tx.Capacity.Assumed(key, g.Ask.Group)
 	}
 	switch {
 	case all >= g.Ask.Count:
 		return nil, 0
-	case all == 0 && tx.Cluster.Live(key, g.Ask.Group) > 0 && tx.Cluster.Missing(key, g.Ask.Group) > 0: // all that runs is on nodes that it is to leave
+	case all == 0 && tx.Cluster.Live(key, g.Ask.Group) > 0 && tx.Cluster.Blocked(key).Allocs(g.Ask.Group) > 0: // all that runs is on nodes that it is to leave
 		return []string{blocks.NoNode}, 1
 	}
 	return slices.Sorted(maps.Keys(each)), most

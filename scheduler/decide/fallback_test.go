@@ -3,6 +3,7 @@
 package decide_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,12 +100,12 @@ func TestWhatFallsBack(t *testing.T) {
 			}
 			s.Pass(row.wait)
 			s.State.Do(func(tx *state.Tx) {
-				for _, w := range tx.Queue.Waiting() {
+				for _, w := range slices.Collect(tx.Queue.Waiting()) {
 					if w.Group == "g" && decide.FallsBack(tx, w) != row.falls {
 						t.Errorf("it falls back: %t", !row.falls)
 					}
 				}
-				if len(tx.Queue.Waiting()) == 0 {
+				if len(slices.Collect(tx.Queue.Waiting())) == 0 {
 					t.Error("nothing waits")
 				}
 			})

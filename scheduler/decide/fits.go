@@ -5,6 +5,7 @@ package decide
 import (
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -193,7 +194,7 @@ type Fitting struct {
 // NewFitting begins with what waits now.
 func NewFitting(tx *state.Tx) *Fitting {
 	f := &Fitting{window: NewWindow(tx), nothing: map[string]*view.Fits{}, short: map[string]state.Lack{}, found: map[string]*view.Fits{}, lacks: map[string]state.Lack{}}
-	for _, w := range tx.Queue.Waiting() {
+	for _, w := range slices.Collect(tx.Queue.Waiting()) {
 		if len(f.next) == mostForeseen {
 			break
 		}
@@ -210,7 +211,7 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	w := &f.next[0]
 	f.next = f.next[1:]
 	r := tx.Queue.Record(w.Job)
-	if tx.Cluster.Missing(w.Job, w.Group) == 0 {
+	if tx.Cluster.Blocked(w.Job).Allocs(w.Group) == 0 {
 		return true
 	}
 	if r == nil {

@@ -65,7 +65,7 @@ func everywhere(a *admit.Ask) bool {
 // waitsAsAWhole reports whether nothing of a group runs while it waits, with blocks that are
 // the service's to change.
 func waitsAsAWhole(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
-	waiting := was.Decision.Hold != nil || tx.Cluster.Missing(key, a.Group) > 0
+	waiting := was.Decision.Hold != nil || tx.Cluster.Blocked(key).Allocs(a.Group) > 0
 	return waiting && tx.Cluster.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
 }
 

@@ -147,7 +147,7 @@ const largeGroup = 1000
 // these are more.
 func Learn(tx *state.Tx) {
 	var history []place.Request
-	for _, key := range tx.Queue.Recorded() {
+	for _, key := range tx.Queue.Recorded(state.Recorded) {
 		r := tx.Queue.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			g := r.Groups[name]

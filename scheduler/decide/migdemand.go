@@ -50,7 +50,7 @@ func MIGDemand(tx *state.Tx) MIG {
 	if len(m.GPUs) == 0 {
 		return m
 	}
-	for _, w := range tx.Queue.Waiting() {
+	for _, w := range slices.Collect(tx.Queue.Waiting()) {
 		if w.Held == "" || w.Held == view.WaitsForRoom {
 			for _, want := range migWants(tx, w) {
 				m.Wants = miglayout.Join(m.Wants, want)

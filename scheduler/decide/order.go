@@ -88,7 +88,7 @@ func booked(tx *state.Tx, w *state.Waiting) bool {
 // the least has to go. A gang for which there are too few gets none.
 func NewWindow(tx *state.Tx) *Window {
 	window := turns.NewWindow(tx.Planner(), tx.Planner().Snapshot(), tx.Now, turns.MostKept)
-	for one := range tx.Queue.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
+	for one := range tx.Queue.Waiting("", view.WaitsForPriority, view.WaitsForRoom) {
 		r := tx.Queue.Record(one.Job)
 		if r == nil || tx.Queue.Drifted(one.Job) || tx.Queue.Unrecorded(one.Job) {
 			continue

@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -46,7 +47,7 @@ func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() st
 		return nil, false
 	}
 	turn, order, own := 1, tx.Planner().Order(), turnOf(tx, a)
-	for _, other := range tx.Queue.Waiting() {
+	for _, other := range slices.Collect(tx.Queue.Waiting()) {
 		if order.Compare(other.Turn, own) < 0 {
 			turn++
 		}
@@ -79,7 +80,7 @@ type Foreseen struct {
 
 func waitingNow(tx *state.Tx) *Foreseen {
 	f := &Foreseen{others: map[string]int{}}
-	for i, w := range tx.Queue.Waiting() {
+	for i, w := range slices.Collect(tx.Queue.Waiting()) {
 		f.all++
 		name := w.Job.String() + "/" + w.Group
 		r := tx.Queue.Record(w.Job)

@@ -69,7 +69,7 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 		all   place.Charge
 	}
 	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
-	for w := range tx.Queue.WaitingFor(view.WaitsForQuota, view.WaitsForRoom) {
+	for w := range tx.Queue.Waiting(view.WaitsForQuota, view.WaitsForRoom) {
 		r := tx.Queue.Record(w.Job)
 		if r == nil || w.Job == a.key || tx.Capacity.Overlaps(w.Job) || tx.Config().SharedLimit(w.Turn.Queue, a.queue.Name) == "" || !goesFirst(tx, w.Turn, turn) {
 			continue

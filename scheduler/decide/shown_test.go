@@ -165,7 +165,7 @@ func TestDemandIsLearned(t *testing.T) {
 		}
 		next := servicetest.After(t, s, time.Second, "", servicetest.Machine("a", 4))
 		s.State.View(func(r *state.Reader) {
-			for _, key := range r.Queue.Recorded() {
+			for _, key := range r.Queue.Recorded(state.Recorded) {
 				known := r.Queue.Record(key).Clone()
 				next.State.Do(func(tx *state.Tx) { tx.Keep(known) })
 			}

@@ -177,7 +177,7 @@ func (d *Decider) writeNew(ctx context.Context, p *pending) error {
 		if err == nil {
 			d.state.Do(func(tx *state.Tx) {
 				if tx.Queue.Record(p.next.Key()) == p.remembered {
-					tx.Stored(p.remembered.Clone().Replacing(p.next))
+					tx.Keep(p.remembered.Clone().Replacing(p.next))
 				}
 			})
 			return nil

@@ -38,6 +38,14 @@ type Blocked struct {
 	ForDevices map[string]bool
 }
 
+// Allocs is how many allocs of a group Nomad cannot place; none where b is nil.
+func (b *Blocked) Allocs(group string) int {
+	if b == nil {
+		return 0
+	}
+	return b.Missing[group]
+}
+
 // Sink takes the changes, in order.
 type Sink interface {
 	// Apply takes changes. Index is the Nomad index that they lead to; 0 where others of

@@ -72,8 +72,8 @@ func TestDispatchedJobsAreLeftAsTheyAre(t *testing.T) {
 					t.Errorf("it was tried %d times to change what was dispatched", h.unchangeable)
 				}
 				h.believed.View(func(r *state.Reader) {
-					for _, key := range r.Queue.DriftedJobs() {
-						if r.Cluster.Missing(key, "g") > 0 {
+					for _, key := range r.Queue.Recorded(state.Drifted) {
+						if r.Cluster.Blocked(key).Allocs("g") > 0 {
 							t.Errorf("nothing is recorded about %s, which waits", key)
 						}
 					}

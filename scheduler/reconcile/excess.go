@@ -91,8 +91,9 @@ func besideLingering(tx *state.Tx, key nomad.JobKey, group string, n int) (item 
 	}
 	tx.Try(func() {
 		defer tx.Without(func(yield func(*nomad.Alloc) bool) {
+			lingers := slices.Collect(tx.Cluster.Lingering())
 			for a := range leaving(tx) {
-				if !(a.Key() == key && a.Group == group && tx.Cluster.Lingers(a)) && !yield(a) {
+				if !(a.Key() == key && a.Group == group && slices.Contains(lingers, a)) && !yield(a) {
 					return
 				}
 			}
@@ -179,7 +180,7 @@ func shrink(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
 
 // widen finds a system group that may start on more nodes than it is held to.
 func widen(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
-	for _, key := range tx.Queue.HeldTo() {
+	for _, key := range tx.Queue.Recorded(state.HeldTo) {
 		r := tx.Queue.Record(key)
 		if skip[key.String()] || tx.Queue.UnderWay(r) || !isSystem(tx, key) {
 			continue
@@ -307,7 +308,7 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 			continue // no gang is like another job
 		}
 		r := tx.Queue.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.Queue.Drifted(w.Job) && !tx.Queue.Outgrown(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.Queue.Repeats(w.Job).May() || tx.Now().Sub(w.Turn.Since) < partialFor || tx.Capacity.AnyAssumed(w.Job) {
+		if r == nil || skip[w.Job.String()] || tx.Queue.Drifted(w.Job) && !tx.Queue.Outgrown(w.Job) || tx.Cluster.Unchangeable(w.Job) || !tx.Queue.Repeats(w.Job).May() || tx.Now().Sub(w.Turn.Since) < partialFor || len(tx.Capacity.AssumedOf(w.Job)) > 0 {
 			continue
 		}
 		g, known := r.Groups[w.Group]

@@ -70,7 +70,7 @@ func (*Finder) Relief(tx *state.Tx, most int) *Item {
 		return nil
 	}
 	var first []*state.Waiting
-	for w := range tx.Queue.WaitingFor("", view.WaitsForRoom) {
+	for w := range tx.Queue.Waiting("", view.WaitsForRoom) {
 		if first = append(first, w); len(first) == mostRelieved {
 			break
 		}
@@ -114,7 +114,7 @@ const horizon = time.Hour
 
 // anyWaitsForRoom reports whether something waits that more room would help.
 func anyWaitsForRoom(tx *state.Tx) bool {
-	for range tx.Queue.WaitingFor("", view.WaitsForRoom, view.WaitsForPriority) {
+	for range tx.Queue.Waiting("", view.WaitsForRoom, view.WaitsForPriority) {
 		return true
 	}
 	return false

@@ -138,7 +138,7 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	if item := parentAbove(tx, skip); item != nil {
 		return item
 	}
-	waiting := tx.Queue.Waiting()
+	waiting := slices.Collect(tx.Queue.Waiting())
 	if item := crowded(tx, waiting, skip); item != nil {
 		return item
 	}

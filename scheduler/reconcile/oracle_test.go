@@ -97,7 +97,7 @@ func (h *modelRun) couldStart(g *api.TaskGroup, missing int) bool {
 func (h *modelRun) oracle() (wrong []string) {
 	var list []state.Waiting
 	h.believed.Do(func(tx *state.Tx) {
-		for _, w := range tx.Queue.Waiting() {
+		for _, w := range slices.Collect(tx.Queue.Waiting()) {
 			list = append(list, *w)
 		}
 	})

@@ -131,7 +131,7 @@ func TestAnOrderIsWrittenOnce(t *testing.T) {
 			t.Fatalf("an order is written over the one that is not answered: %+v", c.got)
 		}
 		var events []view.Event
-		l.State.View(func(r *state.Reader) { events = r.Queue.Events() })
+		l.State.View(func(r *state.Reader) { _, events = r.Queue.Past() })
 		if len(events) != 1 || events[0].Kind != "recut" || !strings.Contains(events[0].Text, "3g.40gb") {
 			t.Errorf("it is told as %+v", events)
 		}

@@ -14,7 +14,7 @@ import (
 
 // drifted finds a job whose registration and record have to be brought together.
 func drifted(tx *state.Tx, skip map[string]bool) *Item {
-	for _, key := range tx.Queue.DriftedJobs() {
+	for _, key := range tx.Queue.Recorded(state.Drifted) {
 		if skip[key.String()] {
 			continue
 		}
@@ -42,7 +42,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 		if r != nil && g.Was.Hold == "" && !tx.Queue.Repeats(key).May() {
 			continue
 		}
-		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Missing(key, g.Name) == 0 && (r == nil || above) {
+		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Blocked(key).Allocs(g.Name) == 0 && (r == nil || above) {
 			continue
 		}
 		if r != nil && tx.Queue.Outgrown(key) {
@@ -58,7 +58,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 // reopen finds a group whose excluded nodes it may use again, because the one
 // that the room was made for runs or has given up.
 func reopen(tx *state.Tx, skip map[string]bool) *Item {
-	for _, key := range tx.Queue.KeptOff() {
+	for _, key := range tx.Queue.Recorded(state.KeptOff) {
 		j := tx.Cluster.Job(key)
 		if skip[key.String()] || j == nil || j.Stopped || !tx.Queue.Repeats(key).May() {
 			continue
@@ -66,7 +66,7 @@ func reopen(tx *state.Tx, skip map[string]bool) *Item {
 		r := tx.Queue.Record(key)
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			if include := over(tx, r, r.Groups[name].Excluded); len(include) > 0 {
-				waits := tx.Cluster.Missing(key, name) > 0 && r.Groups[name].Decision.Hold == nil // what is there for it now is in the same registration
+				waits := tx.Cluster.Blocked(key).Allocs(name) > 0 && r.Groups[name].Decision.Hold == nil // what is there for it now is in the same registration
 				return &Item{Job: key, Revision: decide.Revision{Group: name, Include: include, Retry: waits}}
 			}
 		}
@@ -81,7 +81,7 @@ func over(tx *state.Tx, r *record.Record, excluded map[string]string) []string {
 	for node, forJob := range excluded {
 		key := state.ParseKey(forJob)
 		waits := tx.Cluster.Blocked(key) != nil && (tx.Within(r.At, state.Unplaced) || ending(tx, node))
-		if !waits && !tx.Capacity.AnyAssumed(key) {
+		if !waits && len(tx.Capacity.AssumedOf(key)) == 0 {
 			nodes = append(nodes, node)
 		}
 	}

@@ -27,8 +27,8 @@ func Cluster(r *state.Reader) (*view.Cluster, error) {
 		At: r.Now(), Index: r.Cluster.Index(), Synced: r.Cluster.Synced(), DryRun: r.Config().Preemption.DryRun,
 		MinRunS: int64(r.Config().Preemption.MinRunTime.Seconds()),
 		Nodes:   []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
-		Decisions: r.Queue.Decisions(), Events: r.Queue.Events(),
 	}
+	c.Decisions, c.Events = r.Queue.Past()
 	holders := holders(r)
 	for _, id := range r.Cluster.NodeIDs() {
 		c.Nodes = append(c.Nodes, node(r, id, holders[id]))
@@ -103,7 +103,7 @@ func above(r *state.Reader, queue string) string {
 // pending lists what waits, in the order in which it is tried.
 func pending(r *state.Reader) []view.Pending {
 	list := []view.Pending{}
-	for _, w := range r.Queue.Waiting() {
+	for _, w := range slices.Collect(r.Queue.Waiting()) {
 		list = append(list, waiting(r, w))
 	}
 	return list
@@ -179,7 +179,7 @@ func returning(r *state.Reader) []view.Returning {
 // onCPU lists what fell back and is still registered so.
 func onCPU(r *state.Reader) []view.FellBack {
 	list := []view.FellBack{}
-	for _, key := range r.Queue.Recorded() {
+	for _, key := range r.Queue.Recorded(state.Recorded) {
 		j := r.Cluster.Job(key)
 		if j == nil || j.Stopped {
 			continue

@@ -237,9 +237,9 @@ func (l *allocs) stillEnds(at time.Time, on func(node string) bool) bool {
 	return false
 }
 
-// Lingers reports whether an alloc that is to end has been so for longer than work
+// lingers reports whether an alloc that is to end has been so for longer than work
 // usually takes. What Nomad started in its place then counts beside it.
-func (l *allocs) Lingers(a *nomad.Alloc) bool {
+func (l *allocs) lingers(a *nomad.Alloc) bool {
 	return a.Stopping && l.clock.Now().Sub(l.stopping[a.ID]) >= Lingering
 }
 
@@ -247,7 +247,7 @@ func (l *allocs) Lingers(a *nomad.Alloc) bool {
 func (l *allocs) Lingering() iter.Seq[*nomad.Alloc] {
 	return func(yield func(*nomad.Alloc) bool) {
 		for id := range l.stopping {
-			if a := l.byID[id]; l.Lingers(a) && len(a.Devices) > 0 && !yield(a) {
+			if a := l.byID[id]; l.lingers(a) && len(a.Devices) > 0 && !yield(a) {
 				return
 			}
 		}

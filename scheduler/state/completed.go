@@ -113,7 +113,7 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 	if known := l.records.Record(key); known != nil {
 		of = known.Groups[g.Name]
 	}
-	j, missing := l.jobs.Job(key), l.jobs.Missing(key, g.Name)
+	j, missing := l.jobs.Job(key), l.jobs.Blocked(key).Allocs(g.Name)
 	goesOn, stays, failed := 0, 0, 0
 	for _, a := range l.allocs.byJob[key] {
 		switch {
@@ -193,7 +193,7 @@ func (q *Queue) RepeatAbove(key nomad.JobKey, g *record.Group) string {
 	if n == 0 || pays == nil {
 		return ""
 	}
-	_, why := q.OverWithOwed(pays.Name, g.Cost.Times(int64(n+q.completions.jobs.Missing(key, g.Ask.Group))), key)
+	_, why := q.OverWithOwed(pays.Name, g.Cost.Times(int64(n+q.completions.jobs.Blocked(key).Allocs(g.Ask.Group))), key)
 	return why
 }
 

@@ -59,11 +59,10 @@ func newestFirst[T any](list []T) []T {
 	return out
 }
 
-// Decisions are the last decisions, newest first.
-func (h *history) Decisions() []view.Decision { return newestFirst(h.decisions) }
-
-// Events are the last events, newest first.
-func (h *history) Events() []view.Event { return newestFirst(h.events) }
+// Past is the last decisions and events, newest first.
+func (h *history) Past() ([]view.Decision, []view.Event) {
+	return newestFirst(h.decisions), newestFirst(h.events)
+}
 
 // recall takes the events that earlier leaders stored, among those that are known.
 func (h *history) recall(stored []view.Event) {

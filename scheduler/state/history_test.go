@@ -44,7 +44,7 @@ func TestEventsAreToldOnce(t *testing.T) {
 	for range 2 {
 		h.recall(stored)
 	}
-	if got := h.Events(); len(got) != 2 || got[0].Text != "it had to go again" {
+	if _, got := h.Past(); len(got) != 2 || got[0].Text != "it had to go again" {
 		t.Errorf("told are %+v", got)
 	}
 }

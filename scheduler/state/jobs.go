@@ -87,14 +87,6 @@ func (j *jobs) ends(key nomad.JobKey) bool {
 // Blocked is what Nomad cannot place of a job; nil: nothing.
 func (j *jobs) Blocked(key nomad.JobKey) *nomad.Blocked { return j.blocked[key] }
 
-// Missing is how many allocs of a group Nomad cannot place.
-func (j *jobs) Missing(key nomad.JobKey, group string) int {
-	if b := j.blocked[key]; b != nil {
-		return b.Missing[group]
-	}
-	return 0
-}
-
 // DefaultPriority is Nomad's.
 const DefaultPriority = 50
 

@@ -26,7 +26,7 @@ func (c *Capacity) Overlaps(key nomad.JobKey) bool {
 		return false
 	}
 	for other := range c.books.jobs.launchedFrom(parent) {
-		if other != key && (c.disruptions.allocs.anyAlloc(other) || c.AnyAssumed(other)) {
+		if other != key && (c.disruptions.allocs.anyAlloc(other) || c.anyAssumed(other)) {
 			return true
 		}
 	}

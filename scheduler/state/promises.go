@@ -149,8 +149,8 @@ func (p *promises) Assumed(key nomad.JobKey, group string) int {
 	return n
 }
 
-// AnyAssumed reports whether anything is promised to a job.
-func (p *promises) AnyAssumed(key nomad.JobKey) bool { return len(p.byJob[key]) > 0 }
+// anyAssumed reports whether anything is promised to a job.
+func (p *promises) anyAssumed(key nomad.JobKey) bool { return len(p.byJob[key]) > 0 }
 
 // AssumedOf lists the promises to a job, in no order.
 func (p *promises) AssumedOf(key nomad.JobKey) []*Assumed {

@@ -75,7 +75,7 @@ func TestPromisesHaveIDsOfTheirOwn(t *testing.T) {
 	for _, a := range p.AllAssumed() {
 		p.remove(a.Usage.ID)
 	}
-	if p.AnyAssumed(oneJob) || len(p.byJob) != 0 {
+	if p.anyAssumed(oneJob) || len(p.byJob) != 0 {
 		t.Errorf("left of none: %v", p.byJob)
 	}
 }

@@ -90,7 +90,7 @@ func TestAssumed(t *testing.T) {
 			before := read(s, func(r *state.Reader) uint64 { return r.Capacity.Epoch() })
 			row.then(s)
 			n := read(s, func(r *state.Reader) int { return r.Capacity.Assumed(one, "g") })
-			any := read(s, func(r *state.Reader) bool { return r.Capacity.AnyAssumed(one) })
+			any := read(s, func(r *state.Reader) bool { return len(r.Capacity.AssumedOf(one)) > 0 })
 			if n != row.left || len(s.AllAssumed()) != row.left || any != (row.left > 0) {
 				t.Errorf("%d are left, any: %v; want %d", n, any, row.left)
 			}

@@ -4,6 +4,7 @@ package state_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,7 +98,7 @@ func TestWaiting(t *testing.T) {
 	s.Block(idle, 0)
 	s.State.View(func(r *state.Reader) {
 		var got []string
-		for _, w := range r.Queue.Waiting() {
+		for _, w := range slices.Collect(r.Queue.Waiting()) {
 			got = append(got, fmt.Sprintf("%s/%s %d %d", w.Job, w.Group, w.Missing, w.Turn.Priority))
 		}
 		if want := "y/other/g 2 40, x/capped/g 1 40, nobody/alone/g 5 40, free/free/g 4 40, y/low/g 3 10"; strings.Join(got, ", ") != want {
@@ -110,14 +111,14 @@ func TestWaiting(t *testing.T) {
 		if turn := r.Queue.Turn(key, "h", 30, "", 0); turn.Priority != 30 || !turn.Since.Equal(r.Now()) {
 			t.Errorf("what does not wait yet: %+v", turn)
 		}
-		if r.Cluster.Missing(key, "g") != 1 || r.Cluster.Missing(key, "h") != 0 || r.Cluster.Missing(nomad.JobKey{}, "g") != 0 {
+		if r.Cluster.Blocked(key).Allocs("g") != 1 || r.Cluster.Blocked(key).Allocs("h") != 0 || r.Cluster.Blocked(nomad.JobKey{}).Allocs("g") != 0 {
 			t.Error("wrong allocs are missing")
 		}
 	})
 	key := nomad.JobKey{Namespace: "x", ID: "capped"}
 	for range 2 {
 		s.State.Apply([]nomad.Change{{Unblocked: &key}}, 100)
-		if left := read(s, func(r *state.Reader) []*state.Waiting { return r.Queue.Waiting() }); len(left) != 4 || read(s, func(r *state.Reader) *nomad.Blocked { return r.Cluster.Blocked(key) }) != nil {
+		if left := read(s, func(r *state.Reader) []*state.Waiting { return slices.Collect(r.Queue.Waiting()) }); len(left) != 4 || read(s, func(r *state.Reader) *nomad.Blocked { return r.Cluster.Blocked(key) }) != nil {
 			t.Errorf("waiting: %v", left)
 		}
 	}
@@ -328,7 +329,7 @@ func TestUseIsStored(t *testing.T) {
 		next.Register(a)
 		next.Block(a, 1)
 	}
-	if w := read(next, func(r *state.Reader) []*state.Waiting { return r.Queue.Waiting() }); len(w) != 2 || w[0].Job.ID != "y" {
+	if w := read(next, func(r *state.Reader) []*state.Waiting { return slices.Collect(r.Queue.Waiting()) }); len(w) != 2 || w[0].Job.ID != "y" {
 		t.Errorf("first is %+v", w)
 	}
 }

@@ -47,9 +47,24 @@ func (l *records) remove(key nomad.JobKey) {
 // be changed.
 func (l *records) Record(key nomad.JobKey) *record.Record { return l.byJob[key] }
 
-// Recorded lists the jobs that have a record, in order.
-func (l *records) Recorded() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(l.byJob), CompareKeys)
+// Which jobs that have a record [Queue.Recorded] lists.
+type Which uint8
+
+// Which jobs.
+const (
+	Recorded Which = iota // all
+	Drifted               // those that bear the service's marks and are not registered as recorded
+	KeptOff               // those with a group that is kept off some nodes while room there is made for another job
+	HeldTo                // those with a system group that is held to some nodes
+)
+
+// Recorded lists jobs, in order.
+func (l *records) Recorded(which Which) []nomad.JobKey {
+	if which == Recorded {
+		return slices.SortedFunc(maps.Keys(l.byJob), CompareKeys)
+	}
+	of := map[Which]map[nomad.JobKey]bool{Drifted: l.drifted, KeptOff: l.limited.off, HeldTo: l.limited.to}
+	return slices.SortedFunc(maps.Keys(of[which]), CompareKeys)
 }
 
 // CompareKeys orders jobs by namespace, then ID.
@@ -80,22 +95,6 @@ func (l *records) compare(key nomad.JobKey) {
 // Drifted reports whether a job bears the service's marks and is not registered as
 // it was recorded.
 func (l *records) Drifted(key nomad.JobKey) bool { return l.drifted[key] }
-
-// DriftedJobs lists the jobs that have drifted, in order.
-func (l *records) DriftedJobs() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(l.drifted), CompareKeys)
-}
-
-// KeptOff lists the jobs with a group that is kept off some nodes while room there is
-// made for another job, in order.
-func (l *records) KeptOff() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(l.limited.off), CompareKeys)
-}
-
-// HeldTo lists the jobs with a system group that is held to some nodes, in order.
-func (l *records) HeldTo() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(l.limited.to), CompareKeys)
-}
 
 // Clocked yields the groups of periodic jobs whose children do not wait before they start: Nomad
 // may start one of each at any time, and all at once.
@@ -186,9 +185,6 @@ func (tx *Tx) Keep(r *record.Record) {
 	tx.Queue.enlist(r.Key())
 	tx.version++
 }
-
-// Stored takes a copy of a job's record that lies in another Variable, and is the same otherwise.
-func (tx *Tx) Stored(r *record.Record) { tx.Queue.records.byJob[r.Key()] = r }
 
 // Settled notes that Nomad has the recorded decision about a job.
 func (tx *Tx) Settled(key nomad.JobKey) {

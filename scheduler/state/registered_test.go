@@ -55,7 +55,7 @@ func TestWhatCameAroundTheService(t *testing.T) {
 				if j.Key == one && r.Queue.Unrecorded(one) != row.unrecored {
 					t.Errorf("unrecorded: %v", r.Queue.Unrecorded(one))
 				}
-				if drifted := r.Queue.DriftedJobs(); (len(drifted) == 1) != row.drifted {
+				if drifted := r.Queue.Recorded(state.Drifted); (len(drifted) == 1) != row.drifted {
 					t.Errorf("drifted: %v", drifted)
 				}
 				if r.Queue.Direct(nomad.JobKey{ID: "none"}) {

@@ -100,7 +100,7 @@ func (l *returns) Returning() []*Waiting {
 			there[w.Job] = l.allocs.present(w.Job)
 		}
 		// Those that wait for room are often the same as those that are promised.
-		absent := l.jobs.group(w.Job, w.Group).Count - there[w.Job][w.Group] - max(l.jobs.Missing(w.Job, w.Group), l.promises.Assumed(w.Job, w.Group))
+		absent := l.jobs.group(w.Job, w.Group).Count - there[w.Job][w.Group] - max(l.jobs.Blocked(w.Job).Allocs(w.Group), l.promises.Assumed(w.Job, w.Group))
 		w.Missing = min(w.Missing, max(0, absent))
 	}
 	return list

@@ -4,6 +4,7 @@ package state
 
 import (
 	"encoding/json"
+	"iter"
 	"slices"
 	"time"
 
@@ -151,27 +152,18 @@ func (l *waitlist) remove(w *Waiting) {
 	}
 }
 
-// Waiting lists what waits for GPUs, in the order in which it is tried.
-func (l *waitlist) Waiting() []*Waiting {
-	list := make([]*Waiting, 0, len(l.of))
-	for w := range l.inOrder(func(*lane) bool { return true }) {
-		list = append(list, w)
-	}
-	return list
-}
-
 // AnyWaiting reports whether anything waits for GPUs.
 func (l *waitlist) AnyWaiting() bool { return len(l.lanes) > 0 }
 
-// WaitingFor yields what waits for one of some kinds of things, in the order in which it
-// is tried.
-func (l *waitlist) WaitingFor(kinds ...string) func(yield func(*Waiting) bool) {
-	return l.inOrder(func(l *lane) bool { return slices.Contains(kinds, l.held) })
+// Waiting yields the groups that wait for one of some kinds of things, or for anything where no kind
+// is named, in the order in which they are tried.
+func (l *waitlist) Waiting(kinds ...string) iter.Seq[*Waiting] {
+	return l.inOrder(func(l *lane) bool { return len(kinds) == 0 || slices.Contains(kinds, l.held) })
 }
 
 // inOrder yields what waits in the selected lanes, always the first of that lane whose
 // first has the next turn. The state must not change meanwhile.
-func (l *waitlist) inOrder(selects func(*lane) bool) func(yield func(*Waiting) bool) {
+func (l *waitlist) inOrder(selects func(*lane) bool) iter.Seq[*Waiting] {
 	return func(yield func(*Waiting) bool) {
 		var lanes [][]*Waiting
 		for _, one := range l.lanes {
@@ -241,7 +233,7 @@ func (l *waitlist) owedForRoom(queue string, without nomad.JobKey) place.Charge 
 func (l *waitlist) Turn(key nomad.JobKey, group string, priority int, queue string, limit time.Duration) quota.Turn {
 	q, _ := l.settings.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
 	since := l.clock.Now()
-	if l.jobs.Missing(key, group) > 0 {
+	if l.jobs.Blocked(key).Allocs(group) > 0 {
 		since = l.jobs.Blocked(key).Since
 	}
 	t := turn(key, group, priority, q, since)

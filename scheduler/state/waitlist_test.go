@@ -76,7 +76,7 @@ func (w *waitingJobs) byForce(tx *state.Tx, kinds ...string) []string {
 			if r := tx.Queue.Record(key); r != nil && r.Groups[g.Name].Decision.Hold != nil {
 				held = r.Groups[g.Name].Decision.Hold.Kind
 			}
-			if missing := tx.Cluster.Missing(key, g.Name); missing > 0 && (len(kinds) == 0 || slices.Contains(kinds, held)) {
+			if missing := tx.Cluster.Blocked(key).Allocs(g.Name); missing > 0 && (len(kinds) == 0 || slices.Contains(kinds, held)) {
 				list = append(list, &state.Waiting{Job: key, Group: g.Name, Missing: missing, Turn: tx.Queue.Turn(key, g.Name, j.Priority, g.Queue, 0), Held: held})
 			}
 		}
@@ -123,9 +123,9 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 			s.State.Do(func(tx *state.Tx) {
 				tx.Expire()
 				for _, kinds := range [][]string{nil, {""}, {view.WaitsForQuota}, {"", view.WaitsForQuota}} {
-					got, want := tx.Queue.Waiting(), s.byForce(tx, kinds...)
+					got, want := slices.Collect(tx.Queue.Waiting()), s.byForce(tx, kinds...)
 					if kinds != nil {
-						got = slices.Collect(tx.Queue.WaitingFor(kinds...))
+						got = slices.Collect(tx.Queue.Waiting(kinds...))
 					}
 					if !slices.Equal(waitingText(got), want) {
 						t.Errorf("waiting for %q:\ngot  %q\nwant %q", kinds, waitingText(got), want)
@@ -134,7 +134,7 @@ func TestWhatWaitsIsAsOnAFreshLook(t *testing.T) {
 						held += len(want)
 					}
 				}
-				if some := len(tx.Queue.Waiting()) > 0; tx.Queue.AnyWaiting() != some {
+				if some := len(slices.Collect(tx.Queue.Waiting())) > 0; tx.Queue.AnyWaiting() != some {
 					t.Errorf("anything waits: %v", !some)
 				}
 				for _, queue := range []string{"org", "x", "y", "free"} {
@@ -187,7 +187,7 @@ func TestAlikeAreThoseThatAskForTheSame(t *testing.T) {
 	s.Block(direct, 1)
 	alike := map[string]string{}
 	s.State.View(func(r *state.Reader) {
-		for _, w := range r.Queue.Waiting() {
+		for _, w := range slices.Collect(r.Queue.Waiting()) {
 			alike[w.Job.ID] = w.Alike
 		}
 	})
