@@ -40,11 +40,10 @@
 //	  quotas, waitlist     what queues may hold, whose turn it is
 //	  history, reasons, starts    what people are shown: decisions, events, why something waits
 //
-// A Reader itself answers questions across handles: the usage of an alloc (usage.go), the debt of
-// a queue (owed.go). The handles only read. A [Tx] changes several at once, for each thing that
-// happens: Nomad tells of something (apply.go) or measured it (use.go), something is promised
-// (assume.go), booked (booking.go) or done (handover.go), or an earlier leader did (recall.go). It
-// alone has what is taken out of the state once: departed, handover, turnover.
+// The handles only read. A [Tx] changes several at once, for each thing that happens: Nomad tells of
+// something (apply.go) or measured it (use.go), something is promised (assume.go), booked
+// (booking.go) or done (handover.go), or an earlier leader did (recall.go). It alone has the values
+// taken out of the state once: departed, handover, turnover. A test counts the methods of each.
 //
 // What fits where is for [place.Snapshot] alone to say.
 package state
