@@ -5,6 +5,7 @@ package fit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -203,6 +204,20 @@ func TestNeedsOfKinds(t *testing.T) {
 	}{{Request{GPUs: 2, MemoryMiBPerGPU: 2048}, 268}, {turn, 250}, {Request{GPUs: 3, Shared: true, Instances: 9}, 3}, {half, 500}, {whole, 1000}, {Request{}, 0}} {
 		if got := NewShape(&c.r, s).Demand.Milli; got != c.want {
 			t.Errorf("%+v is demand for %d, want %d", c.r, got, c.want)
+		}
+	}
+}
+
+// A node of several kinds of GPU speaks of the kind that is asked for, wherever that stands.
+func TestARefusalIsOfTheKindThatIsAskedFor(t *testing.T) {
+	s := clusterOf(t, ofEach("n"))
+	sh := NewShape(&Request{GPUs: 1, Mode: gpu.ModeSlice, Instances: 10_000}, s)
+	for range s.Nodes["n"].Pools {
+		n := *s.Nodes["n"]
+		n.Pools = append(slices.Clone(n.Pools[1:]), n.Pools[0])
+		s.Nodes["n"] = &n
+		if got := sh.Refusal(s, &n); got.Why != "GPU memory too small" || !got.Never {
+			t.Errorf("%+v", got)
 		}
 	}
 }

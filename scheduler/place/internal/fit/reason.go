@@ -14,7 +14,7 @@ import (
 
 // Refusal is why a node cannot take the shape; no Why when it can. Of several
 // pools the one that comes closest speaks for the node; of those that have too few GPUs free, the
-// one that has the most.
+// one that has the most; and of those that can never hold it, one that offers what it asks for.
 func (sh *Shape) Refusal(s *cluster.Snapshot, n *cluster.NodeState) Reason {
 	closest := Verdict(0)
 	var at *cluster.Pool
@@ -23,11 +23,16 @@ func (sh *Shape) Refusal(s *cluster.Snapshot, n *cluster.NodeState) Reason {
 		if why == Fits {
 			return Reason{}
 		}
-		if why > closest || at == nil || why == noGPU && sh.Req.GPUs > 1 && sh.freeGPUs(s, b) > sh.freeGPUs(s, at) {
+		if why > closest || at == nil || why == noGPU && sh.Req.GPUs > 1 && sh.freeGPUs(s, b) > sh.freeGPUs(s, at) || why == neverKind && closest == neverKind && sh.tooLarge(s, b) {
 			closest, at = why, b
 		}
 	}
 	return sh.describe(s, at, closest)
+}
+
+// tooLarge reports whether GPUs of a pool are as the request asks, and only have too little.
+func (sh *Shape) tooLarge(s *cluster.Snapshot, b *cluster.Pool) bool {
+	return b.Kind >= 0 && mismatch(&sh.Req, &s.Kinds[b.Kind]) == ""
 }
 
 // Reason is why a number of nodes cannot take a request.
