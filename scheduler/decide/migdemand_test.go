@@ -292,3 +292,20 @@ func TestWhatIsKnownOfInstances(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkDecideAnInstance is a decision about an instance that is large enough, on a cluster of which one
+// node has such.
+func BenchmarkDecideAnInstance(b *testing.B) {
+	machines := []*nomad.Node{demandNode(nil)}
+	for i := range 1000 {
+		machines = append(machines, servicetest.Machine(fmt.Sprintf("m%05d", i), 8))
+	}
+	s := servicetest.New(b, "", machines...)
+	a := servicetest.Ask("job", "8G,0.1", 1)
+	a.Sharing = admit.SharingMIG
+	for b.Loop() {
+		if _, err := s.Decide(b.Context(), []admit.Ask{a}, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

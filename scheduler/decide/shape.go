@@ -94,7 +94,7 @@ type profile struct {
 // profiles lists the MIG profiles of instances that are there, smallest first.
 func profiles(tx *state.Tx) []profile {
 	var list []profile
-	for _, id := range tx.Cluster.NodeIDs() {
+	for _, id := range tx.Cluster.PartNodeIDs() {
 		for _, g := range tx.Cluster.Node(id).Plan.GPUs {
 			p := profile{name: g.Profile, memoryMiB: g.MemoryMiB, milli: gpu.MIGMilli(g.Profile, g.Type)}
 			if g.Profile != "" && g.Mode == gpu.ModeWhole && !slices.Contains(list, p) {

@@ -8,15 +8,17 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // nodes are Nomad's nodes.
 type nodes struct {
-	byID  map[string]*nomad.Node
-	order []string                       // their IDs, in order
-	mig   []string                       // those with GPUs whose MIG layout follows demand, in order
-	dcs   map[string]int                 // how many of them each datacenter has
-	met   map[constraint.Constraint]bool // whether every one with GPUs meets it, as far as asked
+	byID    map[string]*nomad.Node
+	order   []string                       // their IDs, in order
+	mig     []string                       // those with GPUs whose MIG layout follows demand, in order
+	inParts []string                       // those with parts of GPUs, in order
+	dcs     map[string]int                 // how many of them each datacenter has
+	met     map[constraint.Constraint]bool // whether every one with GPUs meets it, as far as asked
 }
 
 func newNodes() *nodes {
@@ -37,7 +39,8 @@ func (n *nodes) put(node *nomad.Node) {
 		n.leave(before.Plan.Datacenter)
 	}
 	n.byID[id] = node
-	n.followDemand(id, len(node.MIG) > 0)
+	listed(&n.mig, id, len(node.MIG) > 0)
+	listed(&n.inParts, id, slices.ContainsFunc(node.Plan.GPUs, func(g place.GPU) bool { return g.Profile != "" }))
 	n.dcs[node.Plan.Datacenter]++
 }
 
@@ -49,19 +52,20 @@ func (n *nodes) remove(id string) {
 	}
 	at, _ := slices.BinarySearch(n.order, id)
 	n.order = slices.Delete(n.order, at, at+1)
-	n.followDemand(id, false)
+	listed(&n.mig, id, false)
+	listed(&n.inParts, id, false)
 	n.leave(node.Plan.Datacenter)
 	delete(n.byID, id)
 	clear(n.met)
 }
 
-// followDemand notes whether a node has GPUs whose MIG layout follows demand.
-func (n *nodes) followDemand(id string, has bool) {
-	switch at, known := slices.BinarySearch(n.mig, id); {
+// listed keeps a sorted list of the nodes that have something.
+func listed(list *[]string, id string, has bool) {
+	switch at, known := slices.BinarySearch(*list, id); {
 	case has && !known:
-		n.mig = slices.Insert(n.mig, at, id)
+		*list = slices.Insert(*list, at, id)
 	case !has && known:
-		n.mig = slices.Delete(n.mig, at, at+1)
+		*list = slices.Delete(*list, at, at+1)
 	}
 }
 
@@ -81,6 +85,10 @@ func (n *nodes) NodeIDs() []string { return n.order }
 // MIGNodeIDs lists the nodes with GPUs whose MIG layout follows demand, in order. The list must not
 // be changed, nor kept.
 func (n *nodes) MIGNodeIDs() []string { return n.mig }
+
+// PartNodeIDs lists the nodes whose GPUs are offered in parts of some profile, such as MIG instances, in
+// order. The list must not be changed, nor kept.
+func (n *nodes) PartNodeIDs() []string { return n.inParts }
 
 // Datacenters lists those that have nodes, in order.
 func (n *nodes) Datacenters() []string { return slices.Sorted(maps.Keys(n.dcs)) }
