@@ -36,7 +36,7 @@ func TestPodmanTasksHaveTheirShare(t *testing.T) {
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced + fmt.Sprintf("\n    metrics {\n      address = %q\n    }\n", address)})
 	n := c.Nodes[0]
 	preparePodman(t, ctx, n)
-	alloc, neighbor := runPodman(t, ctx, c, "share", 8), runPodman(t, ctx, c, "whole", 79)
+	alloc, neighbor := runPodman(t, ctx, c, "share", 8, ""), runPodman(t, ctx, c, "whole", 79, "")
 	r, theirs := report(t, ctx, c, alloc), report(t, ctx, c, neighbor)
 	if open := r.Opens(); len(open) != 1 || slices.Equal(open, theirs.Opens()) {
 		t.Errorf("the task opens GPUs %v, its neighbor %v; want one each", open, theirs.Opens())
@@ -68,15 +68,22 @@ func preparePodman(t *testing.T, ctx context.Context, n *cluster.Node) {
 	}
 }
 
-func runPodman(t *testing.T, ctx context.Context, c *cluster.Cluster, id string, count int) *api.Allocation {
+// runPodman has podman run the image, or what stands in its place, in a container of the job's name.
+func runPodman(t *testing.T, ctx context.Context, c *cluster.Cluster, id string, count int, command string) *api.Allocation {
 	t.Helper()
 	mounts := ""
 	if count < 79 { // all slices of a GPU need no daemon
 		mounts = `--volume "$CUDA_MPS_PIPE_DIRECTORY:$CUDA_MPS_PIPE_DIRECTORY" --volume "$CUDA_MPS_SHM_DIRECTORY:/dev/shm"`
 	}
-	script := podman(c.Nodes[0]) + ` run --rm --network none --cap-add mknod --cgroup-parent /` + c.Nodes[0].TaskCgroup() +
+	// Podman itself is the task: it hands on the signals that end it.
+	script := "exec " + podman(c.Nodes[0]) + ` run --rm --name ` + id + ` --network none --cap-add mknod --cgroup-parent /` + c.Nodes[0].TaskCgroup() +
 		" --ulimit nofile=1024:1024 --ulimit nproc=1024:1024" + // its defaults need CAP_SYS_RESOURCE
-		` --env 'NOMAD_*' --env 'CUDA_*' --env 'NVIDIA_*' --device "nomad-gpu/nvidia=$NVIDIA_VISIBLE_DEVICES" ` + mounts + " " + cluster.Image
+		` --env 'NOMAD_*' --env 'CUDA_*' --env 'NVIDIA_*' --device "nomad-gpu/nvidia=$NVIDIA_VISIBLE_DEVICES" ` + mounts + " "
+	if entrypoint, args, given := strings.Cut(command, " "); given {
+		script += "--entrypoint " + entrypoint + " " + cluster.Image + " " + args
+	} else {
+		script += cluster.Image
+	}
 	if _, err := c.Run(ctx, fmt.Sprintf(`
 job %q {
   group "group" {
@@ -108,4 +115,38 @@ EOT
 		t.Fatal(err)
 	}
 	return alloc
+}
+
+// A podman task, root in its container, attacks the gate of its GPU's daemon as one of docker's does
+// (TestADockerTaskThatAttacksTheGate). Then one mounts the socket of a neighbor of our driver's, and
+// begins with the neighbor's environment: it is refused.
+func TestAPodmanTaskThatAttacksItsNeighbors(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("podman"); err != nil {
+		t.Skip("podman is not installed (e2e/prepare tests does)")
+	}
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
+	n := c.Nodes[0]
+	preparePodman(t, ctx, n)
+	ours := run(t, ctx, c, jobSpec{id: "ours", devices: slicesOf(8)})
+	runPodman(t, ctx, c, "theirs", 8, "")
+	attackGate(t, ctx, c, func() ([]byte, error) {
+		return c.Exec(ctx, ours, "task", "/bin/mps-client", "introduce", "20")
+	}, func() ([]byte, error) {
+		return n.Command(ctx, nil, append(strings.Fields(podman(n)), "exec", "theirs", "/bin/mps-client", "introduce", "20")...)
+	}, func(attack string) *api.Allocation {
+		return runPodman(t, ctx, c, attack, 4, "/bin/mps-client "+attack)
+	})
+
+	sockets, err := filepath.Glob(n.Path("/run/nomad-gpu/self/*" + ours.ID[:8] + "*"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatalf("the sockets of the neighbor are in %v, %v", sockets, err)
+	}
+	alias := append(strings.Fields(podman(n)), "run", "--rm", "--network", "none", "--cgroup-parent", "/"+n.TaskCgroup(), "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
+		"--env", "NOMAD_ALLOC_ID="+ours.ID, "--env", "NOMAD_TASK_NAME=task", "--volume", "/run/nomad-gpu/self/"+filepath.Base(sockets[0])+":/run/nomad-gpu",
+		"--volume", filepath.Join(root, "bin", "nomad-gpu-self")+":/self:ro", "--entrypoint", "/self", cluster.Image, "status")
+	if out, err := n.Command(ctx, nil, alias...); err == nil || !strings.Contains(string(out)+err.Error(), "is not the task's: it is not in the task's control group") {
+		t.Errorf("a stranger at the neighbor's socket is told %q, %v", out, err)
+	}
+	self(t, ctx, c, ours, "8G", "status")
 }

@@ -205,43 +205,58 @@ env -u CUDA_MPS_PIPE_DIRECTORY /bin/gpuprobe
 func TestADockerTaskThatAttacksTheGate(t *testing.T) {
 	t.Parallel()
 	ctx, c, _ := startDocker(t, 1, sliced)
-	client := func(id, args string) jobSpec {
-		return jobSpec{id: id, devices: slicesOf(4), config: "entrypoint = [\"/bin/mps-client\"]\nargs = [" + args + "]\n", group: noRestart}
-	}
 	ours := run(t, ctx, c, jobSpec{id: "ours", devices: slicesOf(8)})
-	docker := runDocker(t, ctx, c, jobSpec{id: "docker", devices: slicesOf(8), config: mpsVolumes})
-	introduce := func(alloc *api.Allocation) (median, worst int, err error) {
+	theirs := runDocker(t, ctx, c, jobSpec{id: "theirs", devices: slicesOf(8), config: mpsVolumes})
+	inTask := func(alloc *api.Allocation) introduction {
+		return func() ([]byte, error) { return c.Exec(ctx, alloc, "task", "/bin/mps-client", "introduce", "20") }
+	}
+	attackGate(t, ctx, c, inTask(ours), inTask(theirs), func(attack string) *api.Allocation {
+		return runDocker(t, ctx, c, jobSpec{id: attack, devices: slicesOf(4), group: noRestart,
+			config: fmt.Sprintf("entrypoint = [\"/bin/mps-client\"]\nargs = [%q]\n", attack) + mpsVolumes})
+	})
+	if open := report(t, ctx, c, ours).Opens(); len(open) != 1 {
+		t.Errorf("the neighbor opens GPUs %v", open)
+	}
+}
+
+// introduction has a program introduce itself to a gate twenty times, and returns how many
+// milliseconds that took in the median and at most.
+type introduction func() ([]byte, error)
+
+// attackGate has another driver's task attack a gate, which runs it by the attack's name.
+func attackGate(t *testing.T, ctx context.Context, c *cluster.Cluster, ours, theirs introduction, begin func(attack string) *api.Allocation) {
+	t.Helper()
+	ask := func(introduce introduction) (median, worst int) {
 		t.Helper()
-		out, err := c.Exec(ctx, alloc, "task", "/bin/mps-client", "introduce", "20")
+		out, err := introduce()
 		if err == nil {
 			_, err = fmt.Sscan(string(out), &median, &worst)
 		}
-		return median, worst, err
+		if err != nil {
+			t.Error(err)
+		}
+		return median, worst
 	}
+	_, quiet := ask(ours)
 	for _, attack := range []struct {
 		name, begun string
 		others      bool // are served meanwhile too
 	}{{"flood", "begun", true}, {"impostor", "in the gate's place", false}} {
-		spec := client(attack.name, fmt.Sprintf("%q", attack.name))
-		spec.config += mpsVolumes
-		attacker := runDocker(t, ctx, c, spec)
+		attacker := begin(attack.name)
 		if line, err := c.FirstLine(ctx, attacker, "task"); err != nil || string(line) != attack.begun {
 			t.Fatalf("%s says %q, %v", attack.name, line, err)
 		}
-		for _, neighbor := range []*api.Allocation{ours, docker} {
-			if neighbor == docker && !attack.others {
+		for neighbor, introduce := range map[string]introduction{"ours": ours, "theirs": theirs} {
+			if neighbor == "theirs" && !attack.others {
 				continue
 			}
-			median, worst, err := introduce(neighbor)
-			t.Logf("%s: %s waits %d ms in the median, %d at most", attack.name, neighbor.JobID, median, worst)
-			if err != nil || worst > 1000 {
-				t.Errorf("%s: %s waits %d ms, %v", attack.name, neighbor.JobID, worst, err)
+			median, worst := ask(introduce)
+			t.Logf("%s: %s waits %d ms in the median, %d at most, and %d when all is quiet", attack.name, neighbor, median, worst, quiet)
+			if worst > max(1000, 5*quiet) {
+				t.Errorf("%s: %s waits %d ms", attack.name, neighbor, worst)
 			}
 		}
 		stop(t, ctx, c, attack.name)
-		within(ctx, t, "the neighbor of docker is served again", func() bool { _, _, err := introduce(docker); return err == nil })
-	}
-	if open := report(t, ctx, c, ours).Opens(); len(open) != 1 {
-		t.Errorf("the neighbor opens GPUs %v", open)
+		within(ctx, t, "the other driver's neighbor is served again", func() bool { _, err := theirs(); return err == nil })
 	}
 }

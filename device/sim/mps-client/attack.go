@@ -45,11 +45,11 @@ func impostor() error {
 	path := controlSocket()
 	said := ""
 	for {
-		result := "in the gate's place"
-		if err := takePlace(path); err != nil {
+		result, err := "in the gate's place", takePlace(path)
+		if err != nil {
 			result = "refused: " + err.Error()
 		}
-		if result != said {
+		if result != said && !errors.Is(err, os.ErrExist) { // the gate was faster, this time
 			said = result
 			fmt.Println(said)
 		}
