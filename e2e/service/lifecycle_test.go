@@ -112,15 +112,19 @@ func TestLifecycle(t *testing.T) {
 	}
 	runs(ctx, t, c.API, list[0].ID, 1)
 
-	// 3 + 3 + 2 + 2 of 14: a dispatch of five more is refused, since it could not
-	// be registered waiting.
+	// 3 + 3 + 2 + 2 of 14: a dispatch of five more waits.
 	big := job{id: "big", kind: "batch", meta: map[string]string{"gpu": "5G"}}.api()
 	big.ParameterizedJob = &api.ParameterizedJobConfig{}
 	if _, _, err := r.API.Jobs().Register(big, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.API.Jobs().Dispatch("big", nil, nil, "", nil); err == nil || !strings.Contains(err.Error(), "would wait for quota") {
-		t.Errorf("a dispatch beyond the quota: %v", err)
+	waits, _, err := r.API.Jobs().Dispatch("big", nil, nil, "", nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	until(ctx, t, "say what it waits for", time.Minute, func() (bool, string) {
+		_, said, _ := scheduler(ctx, t, t.TempDir(), r.URL, "explain", waits.DispatchedJobID)
+		return strings.Contains(said, "quota"), said
+	})
 	doubleBooked(ctx, t, c.API)
 }

@@ -5,7 +5,6 @@ package service
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -52,24 +51,97 @@ func slicesHeld(ctx context.Context, t *testing.T, c *cluster.Cluster) int {
 	return n
 }
 
-// waitsByTheClock reports whether a job bears a hold, and what that says.
-func waitsByTheClock(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (said string, waits bool) {
+// waitsAsBorn reports whether a child waits, whole, as it was born.
+func waitsAsBorn(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (waits bool, said string) {
 	t.Helper()
 	j, _, err := c.API.Jobs().Info(id, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, one := range j.TaskGroups[0].Constraints {
-		if strings.Contains(one.LTarget, "waits for quota") {
-			return one.LTarget, true
+	hold := j.LookupTaskGroup("nomad-gpu")
+	if hold == nil || *j.Status == "dead" {
+		t.Fatalf("%s is %s, and has %d groups", id, *j.Status, len(j.TaskGroups))
+	}
+	counts := fmt.Sprintf("%d and %d", *j.TaskGroups[0].Count, *hold.Count)
+	return counts == "0 and 1", *j.Status + ", " + counts + ", " + *j.ParentID
+}
+
+// TestChildrenWaitInTheirTurn has children of one parameterized job wait for one GPU on a real Nomad: they
+// run one after the other, the highest priority first, make room for what goes before them, come
+// back, and are the children that they were.
+func TestChildrenWaitInTheirTurn(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, quick+`
+queue "team" {
+  gpus       = 1
+  borrow     = false
+  namespaces = ["default"]
+}
+queue "other" {
+  gpus       = 2
+  namespaces = ["other"]
+}`)
+	if _, err := c.API.Namespaces().Register(&api.Namespace{Name: "other"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	many := job{id: "many", kind: "batch", priority: 30, meta: map[string]string{"gpu": "1"}}.api()
+	many.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaOptional: []string{"of"}}
+	w := (&api.WriteOptions{}).WithContext(ctx)
+	if _, _, err := r.API.Jobs().Register(many, w); err != nil {
+		t.Fatal(err)
+	}
+	plan, _, err := r.API.Jobs().Plan(many, true, w)
+	if err != nil || plan.Diff.Type != "None" {
+		t.Errorf("unchanged, it is planned as %+v, %v", plan, err)
+	}
+	var ids []string
+	for _, priority := range []int{20, 60, 40} {
+		made, _, err := r.API.Jobs().DispatchOpts(&api.DispatchOptions{JobID: "many", Priority: priority, Payload: []byte("payload"), Meta: map[string]string{"of": "mine"}}, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids = append(ids, made.DispatchedJobID); len(ids) == 1 {
+			runs(ctx, t, c.API, ids[0], 1)
 		}
 	}
-	return "", false
+	stays := func(want int) { // who runs, while the others wait and Nomad collects its garbage
+		t.Helper()
+		if want >= 0 {
+			runs(ctx, t, c.API, ids[want], 1)
+		}
+		if err := c.API.System().GarbageCollect(); err != nil {
+			t.Fatal(err)
+		}
+		for i, id := range ids {
+			if i != want {
+				until(ctx, t, "wait", time.Minute, func() (bool, string) { return waitsAsBorn(ctx, t, c, id) })
+			}
+		}
+	}
+	until(ctx, t, "evict for its own queue's first", time.Minute, func() (bool, string) { return waitsAsBorn(ctx, t, c, ids[0]) })
+	stays(1)
+	for i := range 2 { // both GPUs
+		admittedIn := job{id: fmt.Sprintf("first-%d", i), namespace: "other", priority: 90, meta: map[string]string{"gpu": "1"}}
+		admitted(ctx, t, r, admittedIn)
+		runsIn(ctx, t, c.API, "other", admittedIn.id, 1)
+	}
+	stays(-1)
+	if _, _, err := r.API.Jobs().Deregister("first-0", false, (&api.WriteOptions{Namespace: "other"}).WithContext(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	stays(1)
+	for _, id := range ids {
+		j, _, err := c.API.Jobs().Info(id, nil)
+		if err != nil || !j.Dispatched || *j.ParentID != "many" || j.Meta["of"] != "mine" || len(j.Payload) == 0 {
+			t.Errorf("%s: %+v, %v", id, j, err)
+		}
+	}
+	doubleBooked(ctx, t, c.API)
 }
 
 // TestAClockKeepsToItsQueue has a tenant start children of a periodic job each second, which take
-// 20 s to stop, and force others without end, on a real Nomad: once the first is brought back, his
-// queue holds no more than its limit and one child, and after that no more than its limit.
+// 20 s to stop, and force others without end, on a real Nomad: his queue never holds more than its limit.
 func TestAClockKeepsToItsQueue(t *testing.T) {
 	t.Parallel()
 	const limit, child = 14, 7 // slices of 14: a GPU, and half of it
@@ -82,59 +154,18 @@ func TestAClockKeepsToItsQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(ctx, t, "have the periodic job wait", 2*time.Minute, func() (bool, string) {
-		_, waits := waitsByTheClock(ctx, t, c, "often")
-		return waits, fmt.Sprintf("%d slices are held", slicesHeld(ctx, t, c))
-	})
-	if said, _ := waitsByTheClock(ctx, t, c, "often"); !strings.Contains(said, "until the job is registered anew") {
-		t.Errorf("nomad job status says %q", said)
-	}
-	// What was born before the hold is brought back, and stops.
-	until(ctx, t, "come back under the limit", 2*time.Minute, func() (bool, string) {
-		n := slicesHeld(ctx, t, c)
-		return n <= limit, fmt.Sprintf("%d slices are held", n)
-	})
-	passed := 0
-	for begin := time.Now(); time.Since(begin) < 45*time.Second && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-		if _, _, err := r.API.Jobs().PeriodicForce("never", nil); err == nil {
-			passed++
-		} else if !strings.Contains(err.Error(), "would wait for quota") {
+	full := false
+	for begin := time.Now(); time.Since(begin) < 30*time.Second && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+		if _, _, err := r.API.Jobs().PeriodicForce("never", nil); err != nil {
 			t.Errorf("a force: %v", err)
 		}
-		if n := slicesHeld(ctx, t, c); n > limit {
-			t.Fatalf("the queue holds %d slices of at most %d, and %d forces passed", n, limit, passed)
+		n := slicesHeld(ctx, t, c)
+		if full = full || n == limit; n > limit {
+			t.Fatalf("the queue holds %d slices of at most %d", n, limit)
 		}
 	}
-	if passed > 0 { // two children of the clock hold all, and none ends
-		t.Errorf("%d forces passed", passed)
-	}
-	doubleBooked(ctx, t, c.API)
-}
-
-// TestForcesKeepToTheirQueue has a tenant force children of a periodic job without end: what his
-// queue can pay for passes, and no more.
-func TestForcesKeepToTheirQueue(t *testing.T) {
-	t.Parallel()
-	ctx, c := start(t, 2)
-	r := serve(ctx, t, c, oneGPU)
-	admits(ctx, t, r)
-	if _, _, err := r.API.Jobs().Register(stubborn(clock("never", "0 0 1 1 *", map[string]string{"gpu": "7G"}), 20*time.Second), nil); err != nil {
-		t.Fatal(err)
-	}
-	passed := 0
-	for begin := time.Now(); time.Since(begin) < 20*time.Second && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) { // at most 200 requests pass per second
-		if _, _, err := r.API.Jobs().PeriodicForce("never", nil); err == nil {
-			passed++
-			time.Sleep(1100 * time.Millisecond) // of two in one second Nomad makes one child
-		} else if !strings.Contains(err.Error(), "would wait for quota") {
-			t.Fatalf("a force: %v", err)
-		}
-		if n := slicesHeld(ctx, t, c); n > 14 {
-			t.Fatalf("the queue holds %d slices of 14", n)
-		}
-	}
-	if said, waits := waitsByTheClock(ctx, t, c, "never"); passed != 2 || waits {
-		t.Errorf("%d passed, want 2; the job waits: %s", passed, said)
+	if !full {
+		t.Error("it holds less than its limit all the time")
 	}
 	doubleBooked(ctx, t, c.API)
 }
@@ -163,41 +194,6 @@ func TestOverlapStaysProhibited(t *testing.T) {
 			if child.ParentID != "often" || len(list) > 1 {
 				t.Fatalf("%d children, %s has the parent %q", len(list), child.ID, child.ParentID)
 			}
-		}
-	}
-}
-
-// TestOnlySoManyChildrenWait has a clock of every second start children in a queue that is full: when
-// 100 of them wait, Nomad starts no further one.
-func TestOnlySoManyChildrenWait(t *testing.T) {
-	t.Parallel()
-	ctx, c := start(t, 1)
-	r := serve(ctx, t, c, oneGPU)
-	admits(ctx, t, r)
-	whole := map[string]string{"gpu": "1"}
-	for _, j := range []*api.Job{job{id: "full", meta: whole}.api(), clock("often", "* * * * * * *", whole)} {
-		if _, _, err := r.API.Jobs().Register(j, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	children := func() int {
-		list, _, err := c.API.Jobs().PrefixList("often/periodic-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list)
-	}
-	until(ctx, t, "prohibit overlap", 4*time.Minute, func() (bool, string) {
-		j, _, err := c.API.Jobs().Info("often", (&api.QueryOptions{}).WithContext(ctx))
-		return err == nil && *j.Periodic.ProhibitOverlap, fmt.Sprintf("%d children, %v", children(), err)
-	})
-	if said, waits := waitsByTheClock(ctx, t, c, "often"); !waits {
-		t.Errorf("the job waits no more: %s", said)
-	}
-	before := children()
-	for begin := time.Now(); time.Since(begin) < 10*time.Second && ctx.Err() == nil; time.Sleep(time.Second) {
-		if n := children(); n < 100 || n > before+1 {
-			t.Fatalf("%d children, and %d before", n, before)
 		}
 	}
 }

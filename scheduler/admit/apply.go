@@ -26,11 +26,19 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 			if err != nil {
 				return nil, fmt.Errorf("apply decision to group %q: %w", g.name, err)
 			}
+			if j.Asks[next].Template() {
+				if changed, err = waiting(changed); err != nil {
+					return nil, err
+				}
+			}
 			groups[i] = changed
 			next++
 			continue
 		}
 		groups[i] = g.raw
+	}
+	if len(j.Asks) > 0 && j.Asks[0].Template() {
+		groups = append(groups, j.holdGroup())
 	}
 	job := j.job.clone()
 	job.set("TaskGroups", rawArray(groups))
@@ -75,26 +83,12 @@ func (j *Job) BoundDispatch(body []byte, decisions []Decision) ([]byte, error) {
 	return dispatch.raw(), nil
 }
 
-// WithoutOverlap returns the request's body with which Nomad starts no child of a periodic job while
-// another one waits or runs. The job is not changed.
-func (j *Job) WithoutOverlap() ([]byte, error) {
-	periodic, err := parseObject(j.job.get("Periodic"))
-	if err != nil {
-		return nil, fmt.Errorf("periodic: %w", err)
-	}
-	periodic.set("ProhibitOverlap", encode(true))
-	job, envelope := j.job.clone(), j.envelope.clone()
-	job.set("Periodic", periodic.raw())
-	envelope.set("Job", job.raw())
-	return envelope.raw(), nil
-}
-
 func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 	if d.Group != g.name || len(d.Tasks) != len(ask.Tasks) {
 		return nil, fmt.Errorf("the decision is for group %q with %d tasks, want %d", d.Group, len(d.Tasks), len(ask.Tasks))
 	}
 	o := g.object.clone()
-	if err := g.constrain(&o, d); err != nil {
+	if err := g.constrain(&o, ask, d); err != nil {
 		return nil, err
 	}
 	if err := g.prefer(&o, ask, d); err != nil {
@@ -126,8 +120,9 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 
 // constrain writes the group's constraints: the user's, then ours. The one on
 // the node makes Nomad look at every node by itself, not at one per class. A group that
-// waits has none: Nomad would evaluate its job again whenever any room comes free.
-func (g group) constrain(o *object, d Decision) error {
+// waits has none: Nomad would evaluate its job again whenever any room comes free. Nor has one whose
+// children wait.
+func (g group) constrain(o *object, ask Ask, d Decision) error {
 	at, slots := -1, slotsAt(g.header.Constraints)
 	list, err := without(o.get("Constraints"), func(raw json.RawMessage) bool {
 		var c Constraint
@@ -164,8 +159,11 @@ func (g group) constrain(o *object, d Decision) error {
 			list = append(list, encode(c))
 		}
 	}
-	if !d.OnCPU { // what asks for no GPU bears no mark
-		list = append(append(list, encode(node)), ours...)
+	if !d.OnCPU && !ask.Template() { // what asks for no GPU bears no mark
+		list = append(list, encode(node))
+	}
+	if !d.OnCPU {
+		list = append(list, ours...)
 	}
 	if !d.OnCPU && d.limited() {
 		list = append(list, encode(slotsConstraint(d.Slots)))
@@ -194,7 +192,7 @@ func (g group) setCanaries(o *object, d Decision) (int, error) {
 		return 0, fmt.Errorf("update: %w", err)
 	}
 	author := canaries
-	if was := g.earlier(); was != nil && was.Canaries != nil && canaries == 0 {
+	if was := g.earlier(family{}); was != nil && was.Canaries != nil && canaries == 0 {
 		author = *was.Canaries
 	}
 	now, aside := author, 0

@@ -5,7 +5,6 @@ package admit
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,25 +146,6 @@ func TestNoEvaluationHasAPriorityOfItsOwn(t *testing.T) {
 		body := string(applied(t, j, Decision{Group: "g", Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8)}}}}))
 		if strings.Contains(strings.ToLower(body), "evalpriority") || !strings.Contains(body, `"EnforceIndex":true`) || !strings.Contains(body, `"Priority":50`) {
 			t.Errorf("%s: %s", field, body)
-		}
-	}
-}
-
-// Overlap is prohibited in a job, and nothing else of it is changed.
-func TestWithoutOverlap(t *testing.T) {
-	const body = `{"JobModifyIndex":7,"Job":{"ID":"p","Type":"batch","Periodic":{"Spec":"* * * * *"%s,"New":1},"TaskGroups":[{"Name":"g"}]}}`
-	for _, was := range []string{"", `,"ProhibitOverlap":false`} {
-		j, err := Read(fmt.Appendf(nil, body, was), Query{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got, want any
-		text, err := j.WithoutOverlap()
-		if err != nil || json.Unmarshal(text, &got) != nil || json.Unmarshal(fmt.Appendf(nil, body, `,"ProhibitOverlap":true`), &want) != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
 		}
 	}
 }

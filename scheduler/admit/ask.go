@@ -44,10 +44,6 @@ type Ask struct {
 	// Later is true for periodic and parameterized jobs: nothing is placed on
 	// registration, so no node and no GPU is worth preferring.
 	Later bool
-	// ByClock is true for periodic jobs: Nomad starts their children by itself, and lets them be
-	// changed.
-	ByClock bool `json:",omitempty"`
-
 	// Canaries is how many allocs of a new version start beside the old one, and wait
 	// for their promotion.
 	Canaries int `json:",omitempty"`
@@ -92,8 +88,9 @@ type Ask struct {
 	FallbackAfter gpu.TimeLimit `json:",omitempty"`
 
 	Tasks []TaskAsk // those that need GPUs, in the job's order
-	// Child is set for jobs that were dispatched or forced: they cannot be held.
-	Child bool `json:"-"`
+	// Child is set for jobs that Nomad made of another one: they are held and let go as one, and
+	// nothing else of them can be changed.
+	Child bool `json:",omitempty"`
 	// Was is what an earlier admission left in the job; nil if there was none.
 	Was *Earlier
 }

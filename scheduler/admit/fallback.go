@@ -58,7 +58,7 @@ func (g *group) checkFallback(ask *Ask, parameterized bool) error {
 	case parameterized:
 		why = "Nomad does not let dispatched jobs be changed"
 	case ask.Later:
-		why = "Nomad starts the children of a periodic job by itself, and the service has none of them wait"
+		why = "Nomad would forget whose child a job is that was changed so"
 	case ask.Reservation != "":
 		why = fmt.Sprintf("%s holds a GPU for it", KeyReservation)
 	}

@@ -40,7 +40,7 @@ func TestFallbackThatCannotWorkIsRefused(t *testing.T) {
 		falling(`,"Type":"system"`, ask, ""):                                       "a system job starts on every node",
 		falling(`,"Type":"sysbatch"`, ask, ""):                                     "a sysbatch job starts on every node",
 		falling(`,"ParameterizedJob":{}`, ask, ""):                                 "Nomad does not let dispatched jobs be changed",
-		falling(`,"Periodic":{"Enabled":true}`, ask, ""):                           "Nomad starts the children of a periodic job by itself",
+		falling(`,"Periodic":{"Enabled":true}`, ask, ""):                           "Nomad would forget whose child a job is",
 		falling("", ask+`,"gpu_reservation":"r-1"`, ""):                            "gpu_reservation holds a GPU for it",
 		falling("", ask+`,"gpu_framework":"pytorch"`, ""):                          "gpu_framework sets the task up for its share of a GPU",
 		falling("", "", blocks+`,"Config":{"gpu":[{"memory":"7GiB"}]}`):            "its config has a gpu block",

@@ -23,6 +23,8 @@ type Query struct {
 	// Devices are further names of device blocks for GPUs, as the operator's
 	// resource_name has them.
 	Devices []string
+	// Registered is set for a job that Nomad gave: whose child it is, is for Nomad to say.
+	Registered bool
 }
 
 // Job is a submitted job: the request's body and its content.
@@ -34,12 +36,15 @@ type Job struct {
 	// Dispatched jobs are children that Nomad does not let be changed. Of one that was
 	// submitted Nomad does not read it.
 	Dispatched bool
+	// Index is when the job was registered that a revision changes; 0: it is not one.
+	Index uint64
 	// periodic and parameterized jobs start nothing themselves, but children.
 	periodic, parameterized bool
 
 	envelope object // {"Job": …, "EnforceIndex": …, "Submission": …}
 	job      object
 	groups   []group
+	family   family
 	// preserved is what Nomad is to keep of the registered job.
 	preserved preserved
 }
@@ -47,6 +52,7 @@ type Job struct {
 // header is what the asks need of a job.
 type header struct {
 	ID, Region, Namespace, Type, NodePool *string
+	ParentID                              *string
 	Priority                              *int
 	Datacenters                           []string
 	Periodic, ParameterizedJob            json.RawMessage
@@ -63,6 +69,8 @@ type group struct {
 	name   string
 	tasks  []task
 	header groupHeader
+	// born groups have none of their allocs started with a child; they wait while that is so.
+	born, waits bool
 }
 
 type groupHeader struct {
@@ -111,7 +119,7 @@ func Read(body []byte, q Query) (*Job, error) {
 	}
 	var h header
 	if err := j.job.decodeAll(map[string]any{
-		"ID": &h.ID, "Region": &h.Region, "Namespace": &h.Namespace, "Type": &h.Type, "NodePool": &h.NodePool,
+		"ID": &h.ID, "ParentID": &h.ParentID, "Region": &h.Region, "Namespace": &h.Namespace, "Type": &h.Type, "NodePool": &h.NodePool,
 		"Priority": &h.Priority, "Datacenters": &h.Datacenters, "Periodic": &h.Periodic,
 		"ParameterizedJob": &h.ParameterizedJob, "Stop": &h.Stop, "Dispatched": &h.Dispatched, "Meta": &h.Meta, "Constraints": &h.Constraints,
 		"Update": &h.Update,
@@ -123,6 +131,9 @@ func Read(body []byte, q Query) (*Job, error) {
 	}
 	if err := j.readGroups(q.Devices); err != nil {
 		return nil, unreadable(err)
+	}
+	if err := j.readFamily(q.Registered && or(h.ParentID, "") != ""); err != nil {
+		return nil, err
 	}
 	return j, j.readAsks(h)
 }
@@ -144,7 +155,7 @@ func readEnvelope(body []byte) (object, error) {
 func (j *Job) fill(h header, q Query) error {
 	var namespace, region string
 	if err := j.envelope.decodeAll(map[string]any{
-		"Namespace": &namespace, "Region": &region,
+		"Namespace": &namespace, "Region": &region, "JobModifyIndex": &j.Index,
 		fieldPreserveCounts: &j.preserved.counts, fieldPreserveResources: &j.preserved.resources,
 	}); err != nil {
 		return err

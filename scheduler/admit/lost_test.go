@@ -111,15 +111,6 @@ func TestNothingIsLostOfWhatCannotBeRead(t *testing.T) {
 			spoiled(t, row.body, check)
 		})
 	}
-	spoiled(t, `{"Job":{"ID":"p","Type":"batch","Periodic":{"Spec":"* * * * *"},"TaskGroups":[]}}`, func(path, body string) {
-		j, err := Read([]byte(body), Query{})
-		if err != nil {
-			return
-		}
-		if out, err := j.WithoutOverlap(); err == nil && !strings.Contains(string(out), `"ProhibitOverlap":true`) {
-			t.Errorf("%s: %s", path, out)
-		}
-	})
 }
 
 // A job in which a part has no certain meaning is refused, wherever that part is.

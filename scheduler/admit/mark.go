@@ -165,9 +165,9 @@ func parseHold(text string) *Hold {
 }
 
 // earlier reads what an admission left in the group.
-func (g group) earlier() *Earlier {
+func (g group) earlier(f family) *Earlier {
 	var e Earlier
-	found := false
+	found := g.born
 	for _, c := range g.header.Constraints {
 		switch {
 		case c == nil || !c.ours():
@@ -195,6 +195,9 @@ func (g group) earlier() *Earlier {
 				e.Preferred = nodes
 			}
 		}
+	}
+	if g.born {
+		e.Hold = f.hold(&g)
 	}
 	e.Groups = g.preferredGroups()
 	if !found && len(e.Groups) == 0 {

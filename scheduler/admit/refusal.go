@@ -77,22 +77,20 @@ func tooLong(what, name string) error {
 	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("%s, %.40q..., has %d bytes: a job that asks for GPUs may have at most %d", what, name, len(name), LongestName)}
 }
 
-// CheckChildren refuses a parameterized job with GPUs where Nomad would start more after a
-// dispatch than was decided about then: it lets no dispatched job be changed, so that none of
-// that could wait or be taken back.
+// CheckChildren refuses a job with GPUs and children where what Nomad starts of a child could not wait.
 func (j *Job) CheckChildren() error {
 	is, starts := "", ""
 	switch {
-	case !j.parameterized || len(j.Asks) == 0:
+	case !j.parameterized && !j.periodic || len(j.Asks) == 0:
 		return nil
-	case j.periodic:
-		is, starts = "periodic", "by the clock"
 	case j.Type == "sysbatch":
 		is, starts = "of type sysbatch", "on nodes that join"
+	case j.periodic && j.parameterized:
+		is, starts = "that is periodic", "by the clock after a dispatch"
 	default:
-		return nil
+		return j.checkScaling()
 	}
-	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("a parameterized job that is %s cannot ask for GPUs: what it starts %s after a dispatch could neither wait for its quota nor be taken back", is, starts),
+	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("a periodic or parameterized job %s cannot ask for GPUs: what it starts %s could neither wait for its quota nor be taken back", is, starts),
 		Details: []string{"make it one of the two"}}
 }
 

@@ -49,18 +49,19 @@ func (j *Job) readAsks(h header) error {
 			j.Asks = append(j.Asks, *ask)
 		}
 	}
+	j.startAsOne()
 	return j.checkGangFallback()
 }
 
 // askOf returns nil for a group without GPUs.
 func (j *Job) askOf(h header, g *group) (*Ask, error) {
-	was := g.earlier()
+	was := g.earlier(j.family)
 	if err := g.checkInheritance(h.Meta); err != nil {
 		return nil, err
 	}
 	ask := Ask{
 		Namespace: j.Namespace, JobID: j.ID, JobType: j.Type, Priority: j.Priority,
-		Group: g.name, Count: g.header.count(), Later: !isNull(h.Periodic) || !isNull(h.ParameterizedJob), ByClock: !isNull(h.Periodic),
+		Group: g.name, Count: g.header.count(), Later: (j.periodic || j.parameterized) && !j.family.child, Child: j.family.child,
 		NodePool: firstOf(or(h.NodePool, ""), "default"), Datacenters: h.Datacenters, Was: was,
 		Constraints: slices.Concat(theirs(h.Constraints), theirs(g.header.Constraints)),
 	}

@@ -49,7 +49,12 @@ func (a *Ask) Fingerprint(d *Decision) string {
 			w.Bounds = append(w.Bounds, c)
 		}
 	}
-	if d.Hold != nil {
+	switch {
+	case a.Template(), a.Child:
+		if w.Candidates, w.Slots = nil, 0; a.Template() || d.Hold != nil {
+			w.Hold = bornWith.text()
+		}
+	case d.Hold != nil:
 		w.Hold, w.Candidates = d.Hold.text(), nil
 	}
 	for i := range a.Tasks {
@@ -75,6 +80,15 @@ func (a *Ask) Registered() string {
 		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], &a.Was.Tasks[i]))
 	}
 	return w.sum()
+}
+
+// Inherited is Registered as the job would have it that this one is a child of.
+func (a Ask) Inherited(parent string) string {
+	if a.JobID = parent; a.Was != nil {
+		was := *a.Was
+		was.Hold, a.Was = bornWith.text(), &was
+	}
+	return a.Registered()
 }
 
 // written is only the bound for a task that asks with its own device blocks: these are

@@ -21,6 +21,9 @@ const everyNode = 100
 // narrow sets the nodes that may run a group. One of which only a part has its room goes there and
 // nowhere else, and not more of it: Nomad would start the rest in any room that comes free.
 func narrow(tx *state.Tx, g *record.Group) {
+	if g.Ask.Child {
+		return // Nomad chooses its node
+	}
 	nodes, most := slots(tx, g)
 	if most == 0 {
 		nodes = candidates(tx, g)

@@ -57,8 +57,7 @@ func (d *decider) decideNew(before atOnce) (record.Group, error) {
 // leaveToNomad decides about a group whose allocs Nomad places alone: which device blocks it
 // takes, and whether its queue can pay.
 func (d *decider) leaveToNomad(g record.Group, before atOnce) (record.Group, error) {
-	hold, err := payable(d.groupAsk, d.form, before)
-	if err != nil {
+	if err := payable(d.groupAsk, d.form, before); err != nil {
 		return g, err
 	}
 	g.Decision.Tasks, g.Decision.Bounds = blocks.Tasks(d.tx, d.ask, d.parts, d.form), blocks.Bounds(d.queue)
@@ -66,12 +65,9 @@ func (d *decider) leaveToNomad(g record.Group, before atOnce) (record.Group, err
 	unpin(&g)
 	summary := "Nomad places it on every node that it may run on"
 	if d.ask.Later {
-		summary = "Nomad places it when it starts"
+		summary = "each child waits in its turn when it is made"
 	}
 	g.Shown = d.shown(view.Registered, summary)
-	if hold != nil {
-		markHeld(&g, hold)
-	}
 	return g, nil
 }
 
@@ -85,8 +81,7 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 		return g, nil // it starts nothing more until its queue can pay
 	}
 	if !places(d.ask) {
-		_, err := payable(d.groupAsk, d.form, before) // of a periodic job all is decided again
-		return g, err
+		return g, payable(d.groupAsk, d.form, before)
 	}
 	g.Attempts.Nodes = nil // it may be another job, as far as Nomad looks at nodes
 	if g.Decision.Hold != nil {
@@ -176,6 +171,12 @@ func (d *decider) fill(g record.Group, s start) (record.Group, error) {
 	if len(units) < s.allocs {
 		return d.short(g, s, len(units))
 	}
+	if d.ask.Child && len(units) > 0 {
+		if hold := d.astray(&g); hold != nil {
+			d.tx.Forget(d.key, d.ask.Group)
+			return d.held(g, hold), nil
+		}
+	}
 	return g, nil
 }
 
@@ -184,8 +185,6 @@ func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 	switch {
 	case s.running == 0 && Rests(g, a.tx.Now()):
 		return restHold(&g.Attempts), nil
-	case s.running == 0 && s.allocs > 0 && a.tx.Capacity.Overlaps(a.key):
-		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: "another child of the periodic job runs, which prohibits overlap"}, nil
 	case a.queue == nil || s.allocs == 0:
 		return nil, nil
 	}
@@ -307,9 +306,9 @@ func lacksRoom(a *admit.Ask) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("no node has room for %s now", a)}
 }
 
-// mayHold reports whether a group may be held until there is room. Nomad takes no change of a dispatched
-// job, and forgets the parent of any other child that is registered again.
+// mayHold reports whether a group may be held until there is room. Of children that is so for those that
+// were born waiting: Nomad would forget the parent of any other one that is registered again.
 func mayHold(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
 	j := tx.Cluster.Job(key)
-	return !a.Child && (j == nil || j.Parent == "") && !tx.Cluster.Unchangeable(key)
+	return a.Child || (j == nil || j.Parent == "") && !tx.Cluster.Unchangeable(key)
 }

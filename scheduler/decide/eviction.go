@@ -167,7 +167,7 @@ func OneByOne(g *record.Group) bool { return g.Decision.Hold == nil || heldForRo
 
 // heldForRoom reports whether a group whose allocs may start one by one is held for room.
 func heldForRoom(g *record.Group) bool {
-	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForRoom && !g.Ask.Gang
+	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForRoom && !g.Ask.Gang && !g.Ask.Child
 }
 
 // roomNow reports whether a node without stopping allocs has room for a group.

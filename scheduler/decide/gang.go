@@ -134,7 +134,7 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
 		}
 		allocs := asks[i].Together()
-		if forQuota || heldForTurn(g) && !asks[i].Gang { // else the rest would start in room that is kept
+		if forQuota || asks[i].Child || heldForTurn(g) && !asks[i].Gang { // else the rest would start in room that is kept
 			allocs = asks[i].Count
 		}
 		if len(rs)+allocs > mostTogether {

@@ -66,7 +66,7 @@ func everywhere(a *admit.Ask) bool {
 // the service's to change.
 func waitsAsAWhole(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
 	waiting := was.Decision.Hold != nil || tx.Cluster.Blocked(key).Allocs(a.Group) > 0
-	return waiting && tx.Cluster.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
+	return waiting && !a.Child && tx.Cluster.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
 }
 
 // asBefore asks for the holdings of a group's device blocks, where they are not

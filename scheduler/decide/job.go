@@ -79,7 +79,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	was, known := group.known(have)
 	// A group that fell back is tried again. A group that has ended stays as it is: with other
 	// preferences it would be another version for Nomad, which would run all of it again.
-	same := known && was.FellBack.IsZero() && (tx.Cluster.Alive(key, have) || ended(tx, key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
+	same := known && was.FellBack.IsZero() && (tx.Cluster.Alive(key, have) || ended(tx, key) && was.Decision.Hold == nil)
 	tx.Forget(key, a.Group)
 	if same {
 		group = group.asBefore(&was)
@@ -128,14 +128,6 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 func arrive(tx *state.Tx, a *admit.Ask, tasks int, unkept bool) {
 	for _, p := range demand(tx, a) {
 		tx.Arrived(&p.Req, tasks, unkept)
-	}
-}
-
-// ChildArrived counts the tasks of a child that Nomad made of a parameterized job, whose asks
-// these are.
-func ChildArrived(tx *state.Tx, asks []admit.Ask) {
-	for i := range asks {
-		arrive(tx, &asks[i], asks[i].Count, false)
 	}
 }
 

@@ -86,17 +86,3 @@ func recordedAs(s *servicetest.Service, a admit.Ask, change func(*record.Group))
 		tx.Keep(r)
 	})
 }
-
-// What is dispatched is news to whoever looks at the page.
-func TestADispatchIsShownAtOnce(t *testing.T) {
-	s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 4))
-	parent := servicetest.Ask("parent", "0.5", 1)
-	version := func() (v uint64) {
-		s.State.View(func(r *state.Reader) { v = r.Version() })
-		return v
-	}
-	before := version()
-	if s.Dispatched(parent.Namespace, "parent/dispatch-1", []admit.Ask{parent}); version() == before {
-		t.Error("nothing has changed")
-	}
-}

@@ -45,7 +45,7 @@ func TestAnOutcomeIsWhatComesOfTheJob(t *testing.T) {
 			}
 			d := b.Submit(t, row.ask)
 			shown := b.Record(servicetest.KeyOf(row.ask)).Groups["g"].Shown
-			if row.want == view.Registered && !strings.HasSuffix(shown.Summary, map[string]string{"periodic": "when it starts", "system": "on every node that it may run on"}[row.name]) {
+			if row.want == view.Registered && !strings.HasSuffix(shown.Summary, map[string]string{"periodic": "when it is made", "system": "on every node that it may run on"}[row.name]) {
 				t.Errorf("explain says %q", shown.Summary)
 			}
 			if got := d.Outcome; got != row.want || shown.Outcome != row.want {

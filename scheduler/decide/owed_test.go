@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -33,8 +34,8 @@ func TestQuotaIsNotGivenTwice(t *testing.T) {
 				another(t, b, "two", 1)
 			}
 			admitted := servicetest.Ask("admitted", "12G", 1)
-			admitted.Child = true // else it would be held
 			b.Submit(t, admitted)
+			recordedAs(b, admitted, func(g *record.Group) { g.Decision.Hold = nil }) // it was let go
 			b.Register(admitted)
 			b.Block(admitted, 1)
 			b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(admitted), "g") }) // Nomad found no room for it, for a reason of its own

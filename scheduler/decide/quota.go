@@ -71,7 +71,7 @@ func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
 	for w := range tx.Queue.Waiting(view.WaitsForQuota, view.WaitsForRoom) {
 		r := tx.Queue.Record(w.Job)
-		if r == nil || w.Job == a.key || tx.Capacity.Overlaps(w.Job) || tx.Config().SharedLimit(w.Turn.Queue, a.queue.Name) == "" || !goesFirst(tx, w.Turn, turn) {
+		if r == nil || w.Job == a.key || tx.Config().SharedLimit(w.Turn.Queue, a.queue.Name) == "" || !goesFirst(tx, w.Turn, turn) {
 			continue
 		}
 		g := r.Groups[w.Group]

@@ -85,13 +85,21 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		if adopted {
 			was = groupAsk{tx: tx, key: key, ask: a}.adopt(a.Was)
 		}
+		if !known && a.Child {
+			arrive(tx, a, a.Count, false)
+		}
 		g := was
 		if a.Group == r.Group || gang && a.Gang {
 			var err error
-			if stays = stays && (fixed || !r.needed(&was)); stays {
+			if stays = stays && (fixed || !r.needed(&was)); a.Template() {
+				g.Ask, g.Decision.Hold = stored(a), nil // how it is written follows from that
+			} else if stays {
 				g = leftAsItIs(tx, key, was, r)
 			} else if g, err = reviseGroup(tx, key, a, was, r); err != nil {
 				return Revised{}, err
+			}
+			if a.Child {
+				asBorn(&g, a)
 			}
 		}
 		out.Record = out.Record || adopted
@@ -104,7 +112,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
 		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
-		out.Job = out.Job || !stays && (different || a.Registered() != a.Fingerprint(&g.Decision))
+		out.Job = out.Job || !stays && (different && !a.Child || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
 		out.Answers[i].Priority = bounded(tx, a)
 	}
@@ -170,31 +178,12 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Hold != nil {
 		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
-		if a.Later { // it is not among what waits
-			tx.NoteDecision(g.Shown)
-		}
 	}
-	if !r.Retry {
-		if !a.Later {
-			narrow(tx, &g)
-		}
-		return g, nil
+	if r.Retry {
+		return retry(tx, key, a, g)
 	}
-	g, err := retry(tx, key, a, g)
-	if err == nil && r.Align && waitsOn(tx, key, a, &g) {
-		g.Decision = a.Was.Decision(a.Group)
-	}
-	return g, err
-}
-
-// waitsOn reports whether a child goes on with the wait that it was born with. Then it stays as it
-// is registered: Nomad forgets whose child it is when it is registered again.
-func waitsOn(tx *state.Tx, key nomad.JobKey, a *admit.Ask, g *record.Group) bool {
-	if j := tx.Cluster.Job(key); j == nil || j.Parent == "" || a.Was == nil || g.Decision.Hold == nil {
-		return false
-	}
-	was := a.Was.Decision(a.Group).Hold
-	return was != nil && was.Kind == g.Decision.Hold.Kind
+	narrow(tx, &g)
+	return g, nil
 }
 
 // exclude has a group leave out some nodes: it neither prefers them nor is promised anything there.

@@ -82,7 +82,7 @@ func unseatable(a groupAsk) string {
 		return "it asks with device blocks, or for several tasks"
 	case a.ask.Sharing != "":
 		return fmt.Sprintf("it asks for %s = %q", admit.KeySharing, a.ask.Sharing)
-	case a.ask.Count != 1 || a.ask.Gang:
+	case a.ask.Count != 1 || a.ask.Gang || a.ask.Child:
 		return "only groups of one alloc take a seat instead"
 	}
 	r := a.parts[0].Req

@@ -198,34 +198,6 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
-// untilShown is how long Nomad may take to show that a dispatched job waits for room, and how
-// often that is looked for.
-const (
-	untilShown = 5 * time.Second
-	looksFor   = 20 * time.Millisecond
-)
-
-// Dispatched follows a dry decision about a job that was then dispatched: child is what Nomad
-// made of it. It returns when all of the child counts, or Nomad does not show it in time.
-func (d *Decider) Dispatched(namespace, child string, asks []admit.Ask) {
-	brief, cancel := context.WithTimeout(context.Background(), untilShown)
-	defer cancel()
-	d.state.Do(func(tx *state.Tx) { decide.ChildArrived(tx, asks) })
-	for counts := false; !counts; {
-		d.state.Do(func(tx *state.Tx) {
-			counts = decide.Dispatched(brief.Err, tx, nomad.JobKey{Namespace: namespace, ID: child}, asks)
-		})
-		if counts {
-			return
-		}
-		select {
-		case <-brief.Done():
-			return
-		case <-time.After(looksFor):
-		}
-	}
-}
-
 // Settle follows a decision: accepted is whether Nomad took the job. Except for new and
 // simple jobs, a decision is recorded before Nomad hears of it, so that a crash in between
 // cannot lose what a running job was given; one that Nomad refused is taken

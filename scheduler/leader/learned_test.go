@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
@@ -76,7 +77,12 @@ func TestTheServiceLearnsAsAReplay(t *testing.T) {
 		parent.Later = true
 		s.Submit(t, parent)
 		for i := range 3 {
-			s.Dispatched("default", fmt.Sprint("child-", i), []admit.Ask{parent})
+			child := parent
+			child.JobID, child.Later, child.Child = fmt.Sprint("child-", i), false, true
+			child.Was = &admit.Earlier{Hold: "room: its turn", Tasks: []admit.TaskDecision{{Task: child.Tasks[0].Task, Devices: []admit.Device{{Name: "nvidia/slice", Count: 1}}}}}
+			if _, err := s.Revise(t.Context(), []admit.Ask{child}, decide.Revision{Group: child.Group, Align: true}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		s.End("alloc-one")
 		replay.Ended()

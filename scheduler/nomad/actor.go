@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
 // Actor carries out what was decided: it changes jobs and stops allocs.
@@ -72,6 +74,26 @@ func (a *Actor) Register(ctx context.Context, key JobKey, body []byte) error {
 		return fmt.Errorf("revise job %q: %w", key, ErrConflict)
 	}
 	return fmt.Errorf("revise job %q: %w", key, err)
+}
+
+// Scale sets counts of a job that is as it was at an index, one after the other. It fails with
+// ErrConflict as Register does.
+func (a *Actor) Scale(ctx context.Context, key JobKey, index uint64, steps []admit.Scaling) error {
+	q := (&api.WriteOptions{Namespace: key.Namespace}).WithContext(ctx)
+	for _, s := range steps {
+		count := int64(s.Count)
+		r := api.ScalingRequest{Count: &count, Target: map[string]string{"Job": key.ID, "Group": s.Group}, JobModifyIndex: index}
+		var done api.JobRegisterResponse
+		_, err := a.api.Raw().Write("/v1/job/"+url.PathEscape(key.ID)+"/scale", r, &done, q)
+		switch {
+		case enforceIndexFailed(err):
+			return fmt.Errorf("scale job %q: %w", key, ErrConflict)
+		case err != nil:
+			return fmt.Errorf("scale job %q: %w", key, err)
+		}
+		index = done.JobModifyIndex
+	}
+	return nil
 }
 
 // enforceIndexFailed recognizes Nomad's refusal of a stale index, which has no

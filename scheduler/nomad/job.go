@@ -24,11 +24,11 @@ type Job struct {
 	Version  uint64
 	// Parent is the job that this one is a child of: periodic or parameterized.
 	Parent string
-	// Periodic jobs have children that Nomad starts by the clock, until they are stopped. Overlaps
-	// is set where it does so whatever runs of them.
-	Periodic, Overlaps bool
-	// Dispatched jobs are children, which Nomad does not let be changed.
-	Dispatched bool
+	// Template jobs have children that Nomad makes of them, until they are stopped.
+	Template bool
+	// Scaled jobs are children that are held and let go by counts. Dispatched ones that are not are
+	// not changed at all: Nomad does not let them be.
+	Scaled, Dispatched bool
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
 	// nothing themselves.
 	Stopped bool
@@ -58,6 +58,8 @@ type Group struct {
 	Was             *admit.Earlier
 	// Inherited is Registered as its parent's would be, for a child.
 	Inherited string
+	// Unscaled is set where no alloc of a child's group is to start yet: Count is how many will.
+	Unscaled bool
 	// Gang is set where the allocs start together or not at all.
 	Gang bool
 	// TimeLimit is how long the author says an alloc runs at most; 0: nothing is said.
@@ -100,11 +102,10 @@ type DeviceAsk struct {
 func NewJob(j *api.Job, h Hardware) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
-		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Periodic: j.IsPeriodic() && !deref(j.Stop), Dispatched: j.Dispatched,
+		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Template: (j.IsPeriodic() || j.IsParameterized()) && !deref(j.Stop), Dispatched: j.Dispatched,
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 		Ended:   deref(j.Status) == "dead" && !deref(j.Stop),
 	}
-	out.Overlaps = out.Periodic && !deref(j.Periodic.ProhibitOverlap)
 	for _, g := range j.TaskGroups {
 		group := Group{Name: deref(g.Name), Count: deref(g.Count), Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0, Restarts: restarts(g.ReschedulePolicy)}
 		for _, t := range g.Tasks {
@@ -155,21 +156,25 @@ func (j *Job) readMarks(from *api.Job, h Hardware) {
 	if err != nil {
 		return
 	}
-	read, err := admit.Read(body, admit.Query{Namespace: j.Key.Namespace, Devices: slices.Sorted(maps.Values(h.ResourceNames))})
+	read, err := admit.Read(body, admit.Query{Namespace: j.Key.Namespace, Devices: slices.Sorted(maps.Values(h.ResourceNames)), Registered: true})
 	if err != nil {
 		return // it did not come through the service, which would have refused it
 	}
+	if read.HasHoldGroup() {
+		j.Groups = slices.DeleteFunc(j.Groups, func(g Group) bool { return g.Name == admit.HoldGroup })
+	}
 	for i := range read.Asks {
 		a := &read.Asks[i]
+		j.Scaled = j.Scaled || a.Child
 		if g := j.Group(a.Group); g != nil {
 			g.Key, g.Registered, g.Was, g.Gang, g.FallbackAfter = a.Key(), a.Registered(), a.Was, a.Gang, a.FallbackAfter
 			if a.WantsMIG() || a.Was == nil {
 				kept := *a
 				g.Ask = &kept
 			}
+			g.Count, g.Unscaled = a.Count, a.Child && g.Count == 0 && a.Count > 0
 			if j.Parent != "" {
-				a.JobID = j.Parent
-				g.Inherited = a.Registered()
+				g.Inherited = a.Inherited(j.Parent)
 			}
 		}
 	}

@@ -136,15 +136,11 @@ func TestJob(t *testing.T) {
 	}
 	g.Tasks = g.Tasks[:1]
 	j.Periodic = &api.PeriodicConfig{}
-	if got := NewJob(j, Hardware{}); !got.Stopped || !got.Periodic || !got.Overlaps {
+	if got := NewJob(j, Hardware{}); !got.Stopped || !got.Template {
 		t.Errorf("a periodic job starts nothing itself: %+v", got)
 	}
-	j.Periodic.ProhibitOverlap = ptr(true)
-	if got := NewJob(j, Hardware{}); !got.Periodic || got.Overlaps {
-		t.Errorf("children of it overlap: %+v", got)
-	}
 	j.Stop = ptr(true)
-	if got := NewJob(j, Hardware{}); !got.Stopped || got.Periodic {
+	if got := NewJob(j, Hardware{}); !got.Stopped || got.Template {
 		t.Errorf("a periodic job that was stopped starts children: %+v", got)
 	}
 	j.Stop = nil

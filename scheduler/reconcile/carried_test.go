@@ -79,45 +79,6 @@ func TestAStepThatFailsEndsIt(t *testing.T) {
 	}
 }
 
-// That children of a job overlap is prohibited once, and told of where it was; the job rests then.
-func TestOverlapIsProhibitedInOneStep(t *testing.T) {
-	dry := config.Default()
-	dry.Preemption.DryRun = true
-	for name, row := range map[string]struct {
-		config *config.Config
-		fails  string
-		script string // of the first second
-		told   int
-		log    string
-	}{
-		"it is":             {config.Default(), "", "register clock", 1, ""},
-		"it is not read":    {config.Default(), "read clock", "", 0, "could not prohibit overlap of children of job default/clock: error=\"it fails\""},
-		"Nomad does not":    {config.Default(), "register clock", "register clock", 0, "could not prohibit overlap of children of job default/clock: error=\"it fails\""},
-		"it is a dry run":   {dry, "", "", 1, ""},
-		"it cannot be read": {config.Default(), "body clock", "", 0, "could not prohibit overlap of children of job default/clock"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				item := &Item{Job: key("clock"), Evict: &decide.Eviction{Text: "many wait"}, NoOverlap: true}
-				w := &world{due: []*Item{item, item}, fails: row.fails, config: row.config}
-				l := newLoop(w)
-				text := logged(l)
-				ctx, cancel := context.WithTimeout(t.Context(), pause-resync)
-				defer cancel()
-				l.Run(ctx)
-				if strings.Join(w.script, ", ") != row.script || len(w.told) != row.told || !strings.Contains(text.String(), row.log) || row.log == "" && strings.Contains(text.String(), "could not") {
-					t.Errorf("did %q, told %+v, logged %s", w.script, w.told, text)
-				}
-				for _, e := range w.told {
-					if e.Kind != "hold" || e.JobID != "clock" || e.Text != "many wait" || e.DryRun != row.config.Preemption.DryRun {
-						t.Errorf("told %+v", e)
-					}
-				}
-			})
-		})
-	}
-}
-
 // whom are the allocs that events tell of, with ! where it failed.
 func whom(told []view.Event) string {
 	var list []string

@@ -13,8 +13,11 @@ import (
 )
 
 // parameterized is a job of whole GPUs whose children are dispatched.
+// parameterized is a job of namespace c that came around the service, as are those dispatched of it.
 func parameterized(id string) json.RawMessage {
-	return json.RawMessage(strings.ReplaceAll(strings.Replace(string(whole("c", 0)), `"Priority"`, `"ParameterizedJob": {}, "Priority"`, 1), "j0", id))
+	device := `"Resources": {"Devices": [{"Name": "nvidia/slice", "Count": 16}], `
+	of := strings.Replace(strings.Replace(string(whole("c", 0)), `"Meta": {"gpu": "1"}, "Resources": {`, device, 1), `"Priority"`, `"ParameterizedJob": {}, "Priority"`, 1)
+	return json.RawMessage(strings.ReplaceAll(of, "j0", id))
 }
 
 func wholeOf(namespace string, i int, priority string) json.RawMessage {
@@ -48,7 +51,7 @@ func TestDispatchedJobsAreLeftAsTheyAre(t *testing.T) {
 			h.submit(t.Context(), wholeOf("a", 2, "30"))
 			h.second(t.Context())
 			h.dispatch(parent, "parent/dispatch-1", 80)
-		}, "a/j2 c/parent/dispatch-1"},
+		}, "a/j1 a/j2"},
 		"a dispatched one would take the room": {func(t *testing.T, h *modelRun) {
 			h.submit(t.Context(), wholeOf("a", 1, "20"))
 			h.submit(t.Context(), wholeOf("a", 2, "90"))
@@ -60,7 +63,7 @@ func TestDispatchedJobsAreLeftAsTheyAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newRun(t, 1, 2, quick)
-				h.submit(t.Context(), parameterized("parent"))
+				h.register(parameterized("parent"))
 				tc.events(t, h)
 				for range 600 {
 					h.second(t.Context())

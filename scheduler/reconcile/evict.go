@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -58,13 +59,12 @@ func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
 	if !l.mayEvict(item.Evict) {
 		return false
 	}
-	changed, err := l.revise(ctx, item.Job, item.Revision)
-	late := !changed && len(item.Evict.Victims) == 0 // it is held already, and the news of that is late
-	if err == nil && !late {
+	_, err := l.revise(ctx, item.Job, item.Revision)
+	if err == nil {
 		err = l.stop(ctx, item)
 	}
 	l.report("hold job "+item.Job.String(), err)
-	return err == nil && !late
+	return err == nil
 }
 
 // mayEvict counts victims against the rate that the operator allows.
@@ -108,7 +108,7 @@ func (l *Loop) stop(ctx context.Context, item *Item) error {
 		return err
 	}
 	for i, v := range item.Evict.Victims {
-		if err := l.stopAlloc(ctx, v.AllocID); err != nil {
+		if err := l.stopAlloc(ctx, &v); err != nil {
 			l.noteFailed(err, item.Evict.Victims[i:], kindOf(item))
 			return err
 		}
@@ -116,11 +116,21 @@ func (l *Loop) stop(ctx context.Context, item *Item) error {
 	return nil
 }
 
-// stopAlloc stops an alloc, without its shutdown_delay where that is longer than any is waited for.
-func (l *Loop) stopAlloc(ctx context.Context, id string) error {
+// stopAlloc stops an alloc, without its shutdown_delay where that is longer than any is waited for. Of a
+// child all allocs are stopped by its counts.
+func (l *Loop) stopAlloc(ctx context.Context, v *decide.Victim) error {
+	if l.isScaled(v.Job) {
+		return l.rescale(ctx, v.Job)
+	}
 	atOnce := false
-	l.State.Do(func(tx *state.Tx) { atOnce = tx.Cluster.StopsLate(id) })
-	return l.Actor.Stop(ctx, id, atOnce)
+	l.State.Do(func(tx *state.Tx) { atOnce = tx.Cluster.StopsLate(v.AllocID) })
+	return l.Actor.Stop(ctx, v.AllocID, atOnce)
+}
+
+// isScaled reports whether a job is a child that is held and let go by its counts.
+func (l *Loop) isScaled(key nomad.JobKey) (yes bool) {
+	l.State.View(func(r *state.Reader) { yes = r.Cluster.Scaled(key) })
+	return yes
 }
 
 // noteFailed records that victims were not stopped, contrary to what note said: the first could not be,
@@ -184,8 +194,8 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String()}
 		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
 		switch {
-		case v.Gang: // all of it goes, and comes back as one
-			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
+		case v.Gang, l.isScaled(v.Job): // all of it goes, and comes back as one
+			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and all of it starts together"}}
 			at = v.Job.String()
 		case v.Quota != "": // what else runs of the group goes on: a hold stops nothing
 			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Quota)}
@@ -213,7 +223,7 @@ func givesUpQuota(queue string) *admit.Hold {
 // kindOf is the kind of the events that tell of an item.
 func kindOf(item *Item) string {
 	switch {
-	case item.NoOverlap || item.Revision.Hold != nil || len(item.Revision.Only) > 0:
+	case item.Revision.Hold != nil || len(item.Revision.Only) > 0:
 		return "hold"
 	case item.Evict.Moves:
 		return "move"
@@ -233,12 +243,6 @@ func (l *Loop) note(item *Item, dryRun bool) {
 	}
 	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
 	l.State.Do(func(tx *state.Tx) {
-		if kind == "hold" && len(e.Victims) == 0 { // its children wait
-			if q := tx.Cluster.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun && !item.NoOverlap {
-				tx.NoteOverrun(q.Name)
-			}
-			tx.Note(view.Event{Kind: kind, Namespace: item.Job.Namespace, JobID: item.Job.ID, Text: e.Text, DryRun: dryRun})
-		}
 		for _, v := range e.Victims {
 			tx.Note(view.Event{
 				Kind: kind, Namespace: v.Job.Namespace, JobID: v.Job.ID, AllocID: v.AllocID,

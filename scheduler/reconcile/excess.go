@@ -206,7 +206,7 @@ func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) b
 }
 
 // mayHold reports whether a job that runs may be made to wait for quota. Nomad does not allow that for
-// dispatched jobs. It may be done to what Nomad started by itself: a child, a system job on a node that
+// jobs dispatched around the service. It may be done to what Nomad started by itself: a child, a system job on a node that
 // joined, a version that bears the service's marks and was not admitted, such as after a revert, and a
 // job whose completed allocs Nomad ran again. With hold_direct_jobs, it may be done to every job that
 // came around the service.

@@ -55,7 +55,8 @@ type modelRun struct {
 	loop    *Loop
 	log     []string
 
-	dispatched     int // jobs
+	dispatched     int // jobs, around the service
+	born           int // children of jobs that came through it
 	above, longest int // seconds that queue a has been above its bound, and was at most
 	odd, part      *rand.Rand
 	unheld         map[string]int // seconds that a group has waited in Nomad

@@ -109,7 +109,10 @@ func TestWhenSomethingIsEvicted(t *testing.T) {
 		"a moment before":      {wait: 2*time.Second - 1},
 		"room is promised":     {wait: 3 * time.Second, then: func(b *servicetest.Service, a admit.Ask) { promisedTo(b, a) }},
 		"no work is evicted":   {wait: 3 * time.Second, config: "preemption {\n enabled = false\n}\n"},
-		"it cannot be changed": {wait: 3 * time.Second, child: true, then: func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }, due: true},
+		"it cannot be changed": {wait: 3 * time.Second, child: true, then: func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }},
+		"it is a child": {wait: 3 * time.Second, child: true, then: func(b *servicetest.Service, a admit.Ask) {
+			changed(b, a, func(j *nomad.Job) { j.Dispatched, j.Scaled = true, true })
+		}, due: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.config == "" {

@@ -5,6 +5,7 @@ package reconcile
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -22,6 +23,8 @@ import (
 type Actor interface {
 	Read(ctx context.Context, key nomad.JobKey) ([]byte, error)
 	Register(ctx context.Context, key nomad.JobKey, body []byte) error
+	// Scale sets counts of a job that is as it was at an index, one after the other.
+	Scale(ctx context.Context, key nomad.JobKey, index uint64, steps []admit.Scaling) error
 	Stop(ctx context.Context, allocID string, atOnce bool) error
 	// Allocs reads what occupies a node now, and at which index.
 	Allocs(ctx context.Context, nodeID string) ([]*nomad.Alloc, uint64, error)
@@ -225,8 +228,6 @@ func (l *Loop) reconcile(ctx context.Context, item *Item) bool {
 	switch {
 	case item.Seat != nil:
 		return l.takeSeat(ctx, item)
-	case item.NoOverlap:
-		return l.endOverlap(ctx, item)
 	case item.Evict != nil && (item.Revision.Hold != nil || len(item.Revision.Only) > 0):
 		return l.bringBack(ctx, item)
 	case item.Evict != nil:
@@ -243,13 +244,10 @@ func (l *Loop) Hold(ctx context.Context, namespace, jobID, group string, hold ad
 	return err
 }
 
-// revise changes a registered job by a revision.
+// revise changes a registered job by a revision. What runs of a child that is to wait goes on until it
+// is stopped.
 func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) (bool, error) {
-	body, err := l.Actor.Read(ctx, key)
-	if err != nil {
-		return false, err
-	}
-	job, err := admit.Read(body, admit.Query{Namespace: key.Namespace, Devices: l.Config().DeviceNames()})
+	job, err := l.read(ctx, key)
 	if err != nil {
 		return false, err
 	}
@@ -257,12 +255,53 @@ func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) 
 	if err != nil || decisions == nil {
 		return false, err
 	}
-	next, err := job.Apply(decisions, admit.Link{})
-	if err == nil {
-		err = l.Actor.Register(ctx, key, next)
+	steps, child := job.Scalings(decisions)
+	switch {
+	case !child:
+		var next []byte
+		if next, err = job.Apply(decisions, admit.Link{}); err == nil {
+			err = l.Actor.Register(ctx, key, next)
+		}
+	case r.Hold == nil || !l.runs(key):
+		err = l.Actor.Scale(ctx, key, job.Index, steps)
 	}
 	l.Decider.Settle(ctx, job.Asks, decisions, err == nil)
 	return err == nil, err
+}
+
+// read reads a job as it is registered.
+func (l *Loop) read(ctx context.Context, key nomad.JobKey) (*admit.Job, error) {
+	body, err := l.Actor.Read(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return admit.Read(body, admit.Query{Namespace: key.Namespace, Devices: l.Config().DeviceNames(), Registered: true})
+}
+
+// rescale gives a child the counts that were decided.
+func (l *Loop) rescale(ctx context.Context, key nomad.JobKey) error {
+	job, err := l.read(ctx, key)
+	if err != nil {
+		return err
+	}
+	decisions := make([]admit.Decision, len(job.Asks))
+	l.State.View(func(r *state.Reader) {
+		if known := r.Queue.Record(key); known != nil {
+			for i := range job.Asks {
+				decisions[i] = known.Groups[job.Asks[i].Group].Decision
+			}
+		}
+	})
+	steps, _ := job.Scalings(decisions)
+	return l.Actor.Scale(ctx, key, job.Index, steps)
+}
+
+// runs reports whether something of a job runs.
+func (l *Loop) runs(key nomad.JobKey) (yes bool) {
+	l.State.View(func(r *state.Reader) {
+		yes = slices.ContainsFunc(r.Cluster.AllocsOf(key), func(a *nomad.Alloc) bool { return !a.Stopping })
+	})
+	return yes
 }
 
 // report logs a failure, once for each reason: one that recurs every few seconds

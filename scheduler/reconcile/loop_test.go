@@ -133,6 +133,10 @@ func (w *world) Register(_ context.Context, key nomad.JobKey, _ []byte) error {
 	return w.did("register %s", key.ID)
 }
 
+func (w *world) Scale(_ context.Context, key nomad.JobKey, _ uint64, steps []admit.Scaling) error {
+	return w.did("scale %s %v", key.ID, steps)
+}
+
 func (w *world) Stop(_ context.Context, allocID string, atOnce bool) error {
 	if atOnce {
 		return w.did("stop %s at once", allocID)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -95,6 +96,8 @@ type model struct {
 	// schedulers is how many evaluations Nomad works on at once, and ready which of them is placed first.
 	schedulers int
 	ready      *rand.Rand
+	// interrupted reports whether the next count of a child is not set: no replica leads.
+	interrupted func() bool
 }
 
 func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
@@ -218,6 +221,47 @@ func (m *model) register(raw json.RawMessage) {
 	j.versions = append(j.versions, raw)
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
 	m.schedule()
+}
+
+// Scale sets counts, as Nomad's own route does: also of a dispatched job, which stays a child. A job of
+// which nothing is left to run is dead. Every count is a version of its own.
+func (m *model) Scale(_ context.Context, key nomad.JobKey, index uint64, steps []admit.Scaling) error {
+	for _, s := range steps {
+		j := m.jobs[key.String()]
+		if j == nil || j.index != index {
+			return nomad.ErrConflict
+		}
+		if m.interrupted != nil && m.interrupted() {
+			return errors.New("no leader")
+		}
+		if j.ended {
+			m.again++
+		}
+		if j.done["g"] > 0 && s.Count > 0 && s.Group != admit.HoldGroup {
+			m.repeated = append(m.repeated, fmt.Sprintf("%s %s", time.Now().Format("04:05"), key))
+		}
+		raw, err := json.Marshal(j.job)
+		if err != nil {
+			return err
+		}
+		scaled, all := &api.Job{}, 0
+		if err := json.Unmarshal(raw, scaled); err != nil {
+			return err
+		}
+		scaled.LookupTaskGroup(s.Group).Count = &s.Count
+		for _, g := range scaled.TaskGroups {
+			all += *g.Count
+		}
+		if all == 0 {
+			m.t.Errorf("%s has nothing left to run: Nomad takes it for dead", key)
+		}
+		if raw, err = json.Marshal(scaled); err != nil {
+			return err
+		}
+		m.register(raw)
+		index = j.index
+	}
+	return nil
 }
 
 // dispatch starts a child of a parameterized job, with what its parent holds.

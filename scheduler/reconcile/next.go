@@ -22,9 +22,6 @@ type Item struct {
 	// Evict is set when room must be made first, or when what the revision
 	// holds must stop.
 	Evict *decide.Eviction
-	// NoOverlap is set when Nomad is to start no child of a periodic job while another one waits or
-	// runs.
-	NoOverlap bool
 	// Seat is set when a free seat is taken, and what sits there steps aside.
 	Seat *decide.Seat
 }
@@ -135,13 +132,7 @@ func (f *Finder) quiet(tx *state.Tx) bool {
 }
 
 func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
-	if item := parentAbove(tx, skip); item != nil {
-		return item
-	}
 	waiting := slices.Collect(tx.Queue.Waiting())
-	if item := crowded(tx, waiting, skip); item != nil {
-		return item
-	}
 	if item := f.firstOf(tx, waiting, skip, f.letGo); item != nil {
 		return item
 	}
@@ -213,10 +204,13 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	if g.Decision.Hold != nil {
 		stops := tx.Cluster.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Queue.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
-		if stops || tx.Capacity.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
+		if stops || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
 	} else if f.refused(tx, g, w) {
+		if tx.Cluster.Scaled(w.Job) && tx.Cluster.Live(w.Job, w.Group) > 0 {
+			return nil // it goes back as one, with what runs of it
+		}
 		return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, SentBack: decide.NotStarted(tx.Cluster.Blocked(w.Job).Why[w.Group])}}
 	} else if !decide.GoesBack(tx, w.Job, g) && (g.Decision.Slots == 0 || decide.Rests(g, tx.Now()) || !f.wouldStart(tx, g, w)) {
 		return nil
@@ -278,11 +272,11 @@ func (f *Finder) wouldStart(tx *state.Tx, g *record.Group, w *state.Waiting) boo
 
 // waitsForQuotaNow reports whether a group that was held for something else waits for its quota by
 // now, and is to say so: what waits for quota has others leave it that, and may have others of its
-// queue go. A child is let be, since Nomad takes it for a job of its own once it is registered again.
+// queue go. A child that is registered again is let be, since Nomad takes it for a job of its own then.
 func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
 	q := question{lookForQuota, w.Turn.ID}
 	j := tx.Cluster.Job(w.Job)
-	if j == nil || j.Parent != "" || f.triedInVain(tx, q) {
+	if j == nil || j.Parent != "" && !j.Scaled || f.triedInVain(tx, q) {
 		return false
 	}
 	if tx.Queue.Repeats(w.Job).May() && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
@@ -300,7 +294,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	switch {
 	case !tx.Config().Preemption.Enabled, tx.Now().Sub(w.Turn.Since) < settled:
 		return nil
-	case tx.Capacity.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Capacity.Overlaps(w.Job):
+	case tx.Capacity.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()):
 		return nil
 	case hold != nil && tx.Cluster.Unchangeable(w.Job): // it could not be let go
 		return nil
@@ -328,7 +322,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && (g.Ask.Gang || w.Missing > 1 && hold.Kind != view.WaitsForRoom) { // a held group is let go as one
+		if hold != nil && (g.Ask.Gang || g.Ask.Child || w.Missing > 1 && hold.Kind != view.WaitsForRoom) { // a held group is let go as one
 			e = decide.EvictForAll(tx, w.Job, g, f.turns(tx))
 		} else {
 			e = decide.Evict(tx, w.Job, g, f.turns(tx))

@@ -104,11 +104,11 @@ func (h *modelRun) oracle() (wrong []string) {
 	short := false // something waits for the quota of queue a
 	for i, w := range list {
 		j := h.jobs[w.Job.String()]
-		if j == nil || j.job.Dispatched || j.job.IsParameterized() || h.refused(j) {
+		if j == nil || j.job.Dispatched && !scaled(j) || j.job.IsParameterized() || h.refused(j) {
 			return wrong
 		}
 		at := slices.IndexFunc(j.job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == w.Group })
-		g, missing := j.job.TaskGroups[at], j.blocked[w.Group]
+		g, missing := j.job.TaskGroups[at], w.Missing
 		need := 0
 		for _, d := range g.Tasks[0].Resources.Devices {
 			need += int(*d.Count) * missing
@@ -184,7 +184,7 @@ func (h *modelRun) noteWaiting() {
 		for _, j := range h.jobs {
 			for group, missing := range j.blocked {
 				r := tx.Queue.Record(j.key)
-				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Queue.Unrecorded(j.key) || tx.Queue.Drifted(j.key) || !tx.Queue.Repeats(j.key).May() {
+				if r == nil || j.job.ParentID != nil && *j.job.ParentID != "" && !scaled(j) || j.job.IsParameterized() || *j.job.Type == "system" || *j.job.Type == "sysbatch" || h.holds(j) > 0 && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] == "true" || tx.Queue.Unrecorded(j.key) || tx.Queue.Drifted(j.key) || !tx.Queue.Repeats(j.key).May() {
 					continue
 				}
 				g, known := r.Groups[group]

@@ -5,8 +5,8 @@ package reconcile
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -47,10 +47,17 @@ func (h *modelRun) rareEvent(j *modelJob, kind int) {
 	case 22, 23: // its deployment fails
 		h.log = append(h.log, "  fail "+j.key.String())
 		h.fail(j)
-	case 19: // dispatched around the service
+	case 19: // dispatched or launched, or dispatched around the service
+		if h.odd == nil {
+			h.odd = rand.New(rand.NewPCG(1, 11))
+		}
+		if h.odd.IntN(3) > 0 {
+			h.bear(j)
+			return
+		}
 		parent := nomad.JobKey{Namespace: "c", ID: "parent"}
 		if h.jobs[parent.String()] == nil {
-			h.register(json.RawMessage(strings.Replace(string(parameterized("parent")), `"Meta": {"gpu": "1"}, "Resources": {`, `"Resources": {"Devices": [{"Name": "nvidia/slice", "Count": 16}], `, 1)))
+			h.register(parameterized("parent"))
 		}
 		h.dispatched++
 		id := fmt.Sprintf("parent/dispatch-%d", h.dispatched)

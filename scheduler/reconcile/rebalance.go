@@ -49,9 +49,10 @@ func (l *Loop) move(ctx context.Context, m *Move) error {
 	if err := l.tell(ctx); err != nil {
 		return err
 	}
-	err := l.stopAlloc(ctx, m.AllocID)
+	v := decide.Victim{AllocID: m.AllocID, Job: m.Job}
+	err := l.stopAlloc(ctx, &v)
 	if err != nil {
-		l.noteFailed(err, []decide.Victim{{AllocID: m.AllocID, Job: m.Job}}, "move")
+		l.noteFailed(err, []decide.Victim{v}, "move")
 	}
 	return err
 }

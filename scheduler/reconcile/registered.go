@@ -42,7 +42,8 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 		if r != nil && g.Was.Hold == "" && !tx.Queue.Repeats(key).May() {
 			continue
 		}
-		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Blocked(key).Allocs(g.Name) == 0 && (r == nil || above) {
+		letGo := tx.Cluster.Scaled(key) && g.Was.Hold != "" && tx.Cluster.Live(key, g.Name) > 0 // in part only
+		if above && tx.Cluster.Live(key, g.Name) > 0 || tx.Cluster.Blocked(key).Allocs(g.Name) == 0 && (r == nil && !letGo || above) {
 			continue
 		}
 		if r != nil && tx.Queue.Outgrown(key) {

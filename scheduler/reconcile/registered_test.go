@@ -154,9 +154,7 @@ func child(b *servicetest.Service, parent admit.Ask, id string, d admit.Decision
 	j := b.Job(nomad.JobKey{Namespace: a.Namespace, ID: id})
 	b.Index++
 	j.Index, j.Parent = b.Index, parent.JobID
-	asParent := a
-	asParent.JobID = parent.JobID
-	j.Groups[0].Inherited = asParent.Registered()
+	j.Groups[0].Inherited = a.Inherited(parent.JobID)
 	b.State.Apply([]nomad.Change{{Job: &j}}, b.Index)
 	return a
 }

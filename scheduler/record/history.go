@@ -31,8 +31,6 @@ type History struct {
 	// EvictedOwn and EvictedQueuesOwn are those of them that were for jobs of the same queue.
 	EvictedOwn       map[string][]time.Time `json:"evicted_own,omitempty"`
 	EvictedQueuesOwn map[string][]time.Time `json:"evicted_queues_own,omitempty"`
-	// Overran is when a child of a periodic job took a queue above its limit last.
-	Overran map[string]time.Time `json:"overran,omitempty"`
 	// Moved is when work of a job (namespace/job) was moved last, and Idle when it was evicted
 	// last since it did not use its GPUs.
 	Moved map[string]time.Time `json:"moved,omitempty"`

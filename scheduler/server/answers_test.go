@@ -40,19 +40,6 @@ func TestRefusalsAreText(t *testing.T) {
 	w = httptest.NewRecorder()
 	(&nomadRefusal{answer{500, []byte(page)}}).write(w)
 	isText("Nomad's own", w.Header(), w.Body.String())
-	stops := &directly{nomad: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	p, _ = beside(t, stops, nil)
-	for _, kind := range []routeKind{dispatched, forced} {
-		resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}, "Content-Length": {"3"}}, ContentLength: 3, TransferEncoding: []string{"chunked"}}
-		s := &submission{r: httptest.NewRequest(http.MethodPut, "/", nil), route: route{kind: kind, jobID: page}}
-		if err := p.takeBack(s, resp, "child"); err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(resp.Body)
-		if isText("what is taken back", resp.Header, string(text)); err != nil || resp.StatusCode != 409 || resp.ContentLength != int64(len(text)) || resp.Header.Get("Content-Length") != fmt.Sprint(len(text)) || len(resp.TransferEncoding) > 0 {
-			t.Errorf("%d bytes are told of as %+v, %v", len(text), resp, err)
-		}
-	}
 }
 
 // The reason of a refusal is for those who may read the job; whether it is the service's own fault is

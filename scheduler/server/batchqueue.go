@@ -40,3 +40,11 @@ func (p *proxy) checkBatchQueue(ctx context.Context, s *submission) error {
 		},
 	}
 }
+
+// ownToken is the service's own token; empty where it has none.
+func (p *proxy) ownToken() (string, error) {
+	if p.config.Token == nil {
+		return "", nil
+	}
+	return p.config.Token()
+}

@@ -69,15 +69,14 @@ func TestNoCallToNomadFailsUnnoticed(t *testing.T) {
 	const more = `{"Count":2,"Target":{"Group":"g"},"JobModifyIndex":7}`
 	parent := strings.Replace(registeredJob("", 0), `"Count":0`, `"Count":1`, 1)
 	for what, row := range map[string]struct{ path, body, job string }{
-		"a registration":                 {"/v1/jobs", gpuJob("a", oneGPU), parent},
-		"one that keeps counts":          {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"PreserveCounts":true,`, 1), parent},
-		"one that is refused":            {"/v1/jobs", gpuJob("a", `{"gpu":"1","gpu_queue":"never"}`), parent},
-		"a plan that is refused":         {"/v1/job/a/plan", gpuJob("a", `{"gpu":"1","gpu_queue":"never"}`), parent},
-		"a scaling":                      {"/v1/job/a/scale", more, registeredJob("", 0)},
-		"one that is held":               {"/v1/job/a/scale", more, registeredJob("full", 0)},
-		"a revert":                       {"/v1/job/a/revert", `{"JobID":"a","JobVersion":0}`, parent},
-		"a dispatch":                     {"/v1/job/a/dispatch", `{}`, parent},
-		"a dispatch of what has changed": {"/v1/job/a/dispatch", `{}`, parent},
+		"a registration":         {"/v1/jobs", gpuJob("a", oneGPU), parent},
+		"one that keeps counts":  {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"PreserveCounts":true,`, 1), parent},
+		"one that is refused":    {"/v1/jobs", gpuJob("a", `{"gpu":"1","gpu_queue":"never"}`), parent},
+		"a plan that is refused": {"/v1/job/a/plan", gpuJob("a", `{"gpu":"1","gpu_queue":"never"}`), parent},
+		"a scaling":              {"/v1/job/a/scale", more, registeredJob("", 0)},
+		"one that is held":       {"/v1/job/a/scale", more, registeredJob("full", 0)},
+		"a revert":               {"/v1/job/a/revert", `{"JobID":"a","JobVersion":0}`, parent},
+		"a dispatch":             {"/v1/job/a/dispatch", `{}`, parent},
 	} {
 		for how, fails := range map[string]func(*http.Request) (*http.Response, error){
 			"no answer": func(*http.Request) (*http.Response, error) { return nil, errors.New("it is gone") },
@@ -91,11 +90,6 @@ func TestNoCallToNomadFailsUnnoticed(t *testing.T) {
 					nomad := &fakeNomad{jobs: map[string]string{}, evalID: "e"}
 					nomad.stores(row.job)
 					nomad.jobs["/v1/job/a/versions"] = `{"Versions":[` + strings.Replace(row.job, `{`, `{"Version":0,`, 1) + `]}`
-					if strings.HasSuffix(what, "changed") {
-						nomad.beside = func() {
-							nomad.jobs["/v1/job/a"] = strings.Replace(row.job, `"JobModifyIndex":7`, `"JobModifyIndex":8`, 1)
-						}
-					}
 					to := &directly{nomad: nomad, fails: fails, breaks: at}
 					decider := &deciding{}
 					p, _ := beside(t, to, func(c *Config) {
@@ -111,8 +105,8 @@ func TestNoCallToNomadFailsUnnoticed(t *testing.T) {
 						calls = to.calls
 						continue
 					}
-					// Where the job cannot be read once more, Nomad itself compares its index, and what
-					// was dispatched counts. The answer to a revert goes through as it comes.
+					// Where the job cannot be read once more, Nomad itself compares its index. The answer
+					// to a revert or a dispatch goes through as it comes.
 					last := w.Code == http.StatusOK && at > 1 && (what == "one that is held" || strings.HasPrefix(what, "a dispatch") || what == "a revert")
 					if started := nomad.carriedOut(); !last && (w.Code < 400 || strings.Contains(w.Body.String(), "secret") != (w.Code == 422)) {
 						t.Errorf("call %d of %d: %d %s, and Nomad carries out %v", at, calls, w.Code, w.Body, started)
@@ -167,11 +161,8 @@ func TestFromWhichStatusNomadRefuses(t *testing.T) {
 			w.WriteHeader(status)
 			fmt.Fprint(w, `{"DispatchedJobID":"a/dispatch-1","JobID":"a/periodic-1"}`)
 		})}
-		counted := 0
 		decider := &fakeDecider{}
-		p, _ := beside(t, answers, func(c *Config) {
-			c.Decider, c.Dispatched = decider, func(string, string, []admit.Ask) { counted++ }
-		})
+		p, _ := beside(t, answers, func(c *Config) { c.Decider = decider })
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/v1/jobs", strings.NewReader(gpuJob("a", oneGPU))))
 		if len(decider.settled) != 1 || decider.settled[0] != takes {
@@ -180,14 +171,6 @@ func TestFromWhichStatusNomadRefuses(t *testing.T) {
 		s := &submission{r: httptest.NewRequest(http.MethodPut, "/", nil), route: route{kind: reverted, jobID: "a"}, body: []byte("{}")}
 		if err := p.attempt(t.Context(), s); (err == nil) != takes {
 			t.Errorf("%d to an attempt: %v", status, err)
-		}
-		s.route.kind, s.job = dispatched, &admit.Job{Asks: []admit.Ask{{}}}
-		body := &closes{Reader: strings.NewReader(`{"DispatchedJobID":"a/dispatch-1"}`)}
-		if err := p.noteDispatch(s, &http.Response{StatusCode: status, Body: body}); err != nil || (counted == 1) != takes || body.closed != takes {
-			t.Errorf("%d to a dispatch: counted %d, closed %v, %v", status, counted, body.closed, err)
-		}
-		if child := p.forcedChild(s, "e"); (child != "") != (status == 200) {
-			t.Errorf("%d to a question about an evaluation: the child is %q", status, child)
 		}
 	}
 }
@@ -235,34 +218,15 @@ func TestWhatNomadDoesNotSayIsNotBelieved(t *testing.T) {
 		body := io.MultiReader(strings.NewReader(`{"DispatchedJobID":"a/dispatch-1"}`), iotest.ErrReader(io.ErrUnexpectedEOF))
 		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}, nil
 	}
-	s := &submission{r: httptest.NewRequest(http.MethodPut, "/", nil), route: route{kind: dispatched, jobID: "a"}, job: &admit.Job{Asks: []admit.Ask{{}}}}
-	for name, fails := range map[string]func(*http.Request) (*http.Response, error){
-		"half an answer": half,
-		"no answer":      func(*http.Request) (*http.Response, error) { return nil, errors.New("it is gone") },
-		"a failure": func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 500, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
-		},
-	} {
-		p, _ := beside(t, &directly{fails: fails, breaks: 1}, nil)
-		resp := &http.Response{StatusCode: 200, Header: http.Header{}}
-		if err := p.takeBack(s, resp, "child"); err == nil || resp.StatusCode != 200 {
-			t.Errorf("%s: it is taken back with %d, %v", name, resp.StatusCode, err)
-		}
-	}
 	p, _ := beside(t, &directly{fails: half, breaks: 1}, nil)
 	if got, err := p.nomadGet(t.Context(), "/v1/job/a", ""); err == nil {
 		t.Errorf("half an answer is %+v", got)
 	}
-	answer, _ := half(nil)
-	if err := p.noteDispatch(s, answer); err == nil {
-		t.Error("half an answer to a dispatch is taken for one")
-	}
 }
 
-// Who gives up waiting for a turn has nothing done: neither dispatched nor scaled.
+// Who gives up waiting for a turn has nothing done: nothing is scaled.
 func TestATurnOfARequestThatDoesNotCome(t *testing.T) {
 	for turn, request := range map[string]struct{ path, body string }{
-		"dispatch":     {"/v1/job/a/dispatch", `{}`},
 		"default\x00a": {"/v1/job/a/scale", `{"Count":2,"Target":{"Group":"g"}}`},
 	} {
 		nomad := &fakeNomad{jobs: map[string]string{}}
@@ -283,29 +247,6 @@ func TestATurnOfARequestThatDoesNotCome(t *testing.T) {
 		}
 		done()
 	}
-}
-
-// A dispatch's turn ends when Nomad has answered: a client that does not read holds no other up.
-func TestAClientThatDoesNotReadKeepsNoTurn(t *testing.T) {
-	nomad := &fakeNomad{jobs: map[string]string{}}
-	nomad.stores(strings.Replace(storedJob("a", ""), "full", "free", 1))
-	p, _ := beside(t, &directly{nomad: nomad}, nil)
-	first := stalled{httptest.NewRecorder(), make(chan struct{}, 1), make(chan struct{})}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.ServeHTTP(first, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/job/a/dispatch", strings.NewReader(`{}`)))
-	}()
-	<-first.comes
-	over, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	done, err := p.turns.take(over, "dispatch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done()
-	close(first.reads)
-	<-ended
 }
 
 // A version that is not there is refused in Nomad's words, be it the first.

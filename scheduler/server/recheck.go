@@ -19,8 +19,7 @@ import (
 // as it came; but what could never be placed, or is above the quota, is refused
 // while there is a caller to tell. What Nomad itself refuses is refused with its own
 // words, and what is scaled from zero may wait, as a job may. What cannot be checked is
-// refused: Nomad would start it, takes no dispatched job back, and has what was forced go on until
-// it has stopped.
+// refused. Children that are born waiting may wait as well.
 func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	s := &submission{w: w, r: r, route: rt, began: time.Now()}
 	var err error
@@ -39,24 +38,19 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	defer cancel()
 	s.job, err = p.registered(ctx, s)
 	if err == nil && (s.job == nil || len(s.job.Asks) == 0) {
-		p.toNomad(s, s.body, p.ofDispatch(s))
+		p.toNomad(s, s.body, nil)
 		return
 	}
 	if err == nil && p.hand(ctx, s) {
 		return
 	}
-	leave := func() {}
-	if err == nil {
-		leave, err = p.dispatchTurn(ctx, s)
-	}
-	defer leave()
 	var decisions []admit.Decision
 	if err == nil {
 		decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true)
 	}
 	if err == nil && s.route.kind == scaled {
 		err = p.wait(ctx, s, decisions)
-	} else if err == nil {
+	} else if err == nil && !(s.route.startsChild() && s.job.HoldsChildren()) {
 		err = heldRefusal(decisions)
 	}
 	if err != nil {
@@ -71,10 +65,6 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	decided := time.Now()
 	p.toNomad(s, s.body, func(resp *http.Response) error {
-		if err := p.noteDispatch(s, resp); err != nil {
-			return err
-		}
-		leave() // before its client reads the answer
 		groups := groupsOf(s.job.Asks, decisions)
 		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
 		if rt.kind != scaled || s.blind {
@@ -95,8 +85,7 @@ func (p *proxy) refuseRecheck(ctx context.Context, s *submission, err error) {
 }
 
 // heldRefusal refuses what would have to wait for quota or for reserved room: unlike
-// a job, a dispatch, a revert or a force cannot be registered waiting, and Nomad takes no
-// change of a dispatched job.
+// a job, a revert cannot be registered waiting, nor can a child of a job that came around the service.
 func heldRefusal(decisions []admit.Decision) error {
 	for _, d := range decisions {
 		if d.Hold != nil && d.Hold.Kind != view.WaitsForPriority && d.Hold.Kind != view.WaitsForHeadroom {

@@ -56,6 +56,11 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 	if err != nil {
 		return nil, err
 	}
+	if s.route.kind == scaled && job.HasHoldGroup() || s.route.kind == reverted && job.HasHoldGroup() && !job.HoldsChildren() {
+		return nil, &admit.Refusal{Status: http.StatusUnprocessableEntity,
+			Text:    fmt.Sprintf("the counts of job %q are what its children wait and start by", job.ID),
+			Details: []string{"register the job with another count, stop it, or dispatch another one"}}
+	}
 	switch s.route.kind {
 	case scaled:
 		s.gangRuns = othersRun(job.Asks, scaling.Target["Group"])
@@ -71,7 +76,7 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 	return job, checkDispatched(job)
 }
 
-// checkDispatched refuses more of a job that was dispatched.
+// checkDispatched refuses more of a job that was dispatched around the service.
 func checkDispatched(job *admit.Job) error {
 	if !job.Dispatched || len(job.Asks) == 0 {
 		return nil
@@ -81,7 +86,7 @@ func checkDispatched(job *admit.Job) error {
 		Details: []string{"dispatch another one, or submit a job"}}
 }
 
-// becomeChild makes the asks of a parameterized or periodic job those of a child, which runs at once.
+// becomeChild makes the asks of a parameterized or periodic job those of a child.
 func becomeChild(job *admit.Job, s *submission) error {
 	var dispatch struct {
 		Meta     map[string]string
@@ -91,10 +96,9 @@ func becomeChild(job *admit.Job, s *submission) error {
 		dispatch.Meta, dispatch.Priority = nil, 0 // Nomad refuses it
 	}
 	for i := range job.Asks {
-		job.Asks[i].Later, job.Asks[i].Child = false, true
 		job.Asks[i].Priority = cmp.Or(dispatch.Priority, job.Asks[i].Priority)
 	}
-	if len(job.Asks) == 0 {
+	if job.BecomeChild(); len(job.Asks) == 0 {
 		return nil
 	}
 	if err := job.CheckChildren(); err != nil {
@@ -207,7 +211,7 @@ func grows(job []byte, group string, count int64) bool {
 
 // readFetched is a job as Nomad gave it.
 func (p *proxy) readFetched(s *submission, text []byte) (*admit.Job, error) {
-	return admit.Read(wrapJob(text), admit.Query{Namespace: s.where().Get("namespace"), Devices: p.config.Devices})
+	return admit.Read(wrapJob(text), admit.Query{Namespace: s.where().Get("namespace"), Devices: p.config.Devices, Registered: true})
 }
 
 // jobVersion finds one version in the answer of the versions route.

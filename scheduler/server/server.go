@@ -75,9 +75,6 @@ type Config struct {
 	// Hold has a registered group, of which nothing runs, wait, so that it can be scaled
 	// to what has no room yet; nil: such scalings are refused.
 	Hold func(ctx context.Context, namespace, jobID, group string, hold admit.Hold) error
-	// Dispatched is told of each child that Nomad made of a job which was decided about, before
-	// the next one is decided about; nil: no one is.
-	Dispatched func(namespace, child string, asks []admit.Ask)
 	// PageURL is where people find the service's page; admitted jobs link to
 	// it. Empty for no link.
 	PageURL string

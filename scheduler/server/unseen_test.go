@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -236,59 +235,6 @@ func TestADispatchChangesNothingThatWasDecided(t *testing.T) {
 		}
 		if asked := s.decider.asked; want.priority > 0 && (len(asked) != 1 || asked[0].Priority != want.priority) || want.priority == 0 && asked != nil {
 			t.Errorf("%s: decided about %+v", body, asked)
-		}
-	}
-}
-
-// paying is a decider of a queue that pays for so many children.
-type paying struct {
-	fakeDecider
-	most, made atomic.Int32
-}
-
-func (d *paying) Decide(ctx context.Context, asks []admit.Ask, dry bool) ([]admit.Decision, error) {
-	decisions, err := d.fakeDecider.Decide(ctx, asks, dry)
-	if err == nil && d.made.Load() >= d.most.Load() {
-		decisions[0].Hold = &admit.Hold{Kind: "quota", Sentence: "all is taken"}
-	}
-	return decisions, err
-}
-
-// Of dispatches and forces that come at once, those pass that the queue can pay for, and no more:
-// each is decided about when what Nomad made of the one before is known. One that Nomad refuses, or
-// gives no answer to, keeps no other waiting.
-func TestDispatchesAtOnceArePaidForOneByOne(t *testing.T) {
-	const atOnce, paid = 16, 3
-	for path, child := range map[string]string{"/v1/job/a/dispatch": "a/dispatch-1", "/v1/job/a/periodic/force": "a/periodic-1"} {
-		d := &paying{}
-		d.most.Store(paid)
-		s := newService(t, func(c *Config) {
-			c.Decider = d
-			c.Dispatched = func(namespace, made string, asks []admit.Ask) {
-				if namespace != "default" || made != child || len(asks) != 1 || asks[0].Later {
-					t.Errorf("%s %s %v", namespace, made, asks)
-				}
-				d.made.Add(1)
-			}
-		})
-		s.nomad.jobs["/v1/job/a"] = strings.Replace(registeredJob("", 0), `"Count":0`, `"Count":1`, 1)
-		s.nomad.evalID = "e"
-		start := func() int { status, _ := s.do(t, http.MethodPost, path, `{}`); return status }
-		s.nomad.status = http.StatusInternalServerError
-		if got := start(); got != http.StatusInternalServerError || d.made.Load() != 0 {
-			t.Errorf("%d, made %d", got, d.made.Load())
-		}
-		s.nomad.status = 0
-		statuses := make(chan int, atOnce)
-		for range atOnce {
-			go func() { statuses <- start() }()
-		}
-		count := map[int]int{}
-		for range atOnce {
-			count[<-statuses]++
-		}
-		if count[http.StatusOK] != paid || count[http.StatusConflict] != atOnce-paid {
-			t.Errorf("%s: %v", path, count)
 		}
 	}
 }

@@ -53,8 +53,10 @@ func (tx *Tx) applyWork(c nomad.Change) {
 		tx.Queue.returns.forget(c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
-		for id := range tx.Capacity.promises.refused(c.Blocked) {
-			tx.forget(id)
+		if b := tx.Cluster.Blocked(c.Blocked.Key); b != nil {
+			for id := range tx.Capacity.promises.refused(b) {
+				tx.forget(id)
+			}
 		}
 	case c.Unblocked != nil:
 		tx.unblock(*c.Unblocked)
@@ -185,17 +187,17 @@ func (tx *Tx) jobGone(key nomad.JobKey) {
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {
-	tx.Cluster.jobs.blocked[b.Key] = b
+	tx.Cluster.jobs.block(b.Key, b)
 	tx.Cluster.wanted.begin(b, tx.Now())
 	tx.Queue.enlist(b.Key)
 	tx.bookRepeats(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
-	if b := tx.Cluster.jobs.blocked[key]; b != nil {
+	if b := tx.Cluster.jobs.said[key]; b != nil {
 		tx.Cluster.wanted.end(b, tx.Now())
 	}
-	delete(tx.Cluster.jobs.blocked, key)
+	tx.Cluster.jobs.block(key, nil)
 	tx.Queue.enlist(key)
 	tx.bookRepeats(key)
 }

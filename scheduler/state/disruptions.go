@@ -26,11 +26,10 @@ type disruptions struct {
 	byQueue  turns.Evictions[string]       // the same, of all jobs of a queue
 	moved    map[nomad.JobKey]time.Time    // when work of a job was moved last
 	idle     map[nomad.JobKey]time.Time    // when work of a job was evicted last since it did not use its GPUs
-	overran  map[string]time.Time          // when a child of a periodic job took a queue above its limit last
 }
 
 func newDisruptions(c clock, s *settings, j *jobs, a *allocs) *disruptions {
-	return &disruptions{clock: c, settings: s, jobs: j, allocs: a, evicted: turns.NewEvictions[nomad.JobKey](), byQueue: turns.NewEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}}
+	return &disruptions{clock: c, settings: s, jobs: j, allocs: a, evicted: turns.NewEvictions[nomad.JobKey](), byQueue: turns.NewEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}}
 }
 
 // noteMoveOrIdle keeps when work of a job was moved, or evicted since it did not use its GPUs.
@@ -74,16 +73,13 @@ func (d *disruptions) recall(stored *record.History) {
 	for name, at := range stored.Idle {
 		d.idle[ParseKey(name)] = at
 	}
-	for queue, at := range stored.Overran {
-		d.overran[queue] = at
-	}
 }
 
 // store writes all of it for the next leader.
 func (d *disruptions) store(to *record.History) {
 	to.Evicted, to.EvictedOwn = byName(d.evicted.All()), byName(d.evicted.Own())
 	to.EvictedQueues, to.EvictedQueuesOwn = maps.Clone(d.byQueue.All()), maps.Clone(d.byQueue.Own())
-	to.Overran, to.Moved, to.Idle = maps.Clone(d.overran), timesByName(d.moved), timesByName(d.idle)
+	to.Moved, to.Idle = timesByName(d.moved), timesByName(d.idle)
 }
 
 // expire forgets disruptions older than the budget's time, and returns the jobs and queues whose
@@ -91,7 +87,6 @@ func (d *disruptions) store(to *record.History) {
 func (d *disruptions) expire() (jobs []nomad.JobKey, queues []string) {
 	maps.DeleteFunc(d.moved, func(key nomad.JobKey, _ time.Time) bool { return !d.Moved(key) })
 	maps.DeleteFunc(d.idle, func(key nomad.JobKey, _ time.Time) bool { return !d.WasIdle(key) })
-	maps.DeleteFunc(d.overran, func(queue string, _ time.Time) bool { return !d.Overran(queue) })
 	return d.evicted.Expire(d.clock.Now()), d.byQueue.Expire(d.clock.Now())
 }
 
@@ -106,12 +101,6 @@ func (d *disruptions) WasIdle(key nomad.JobKey) bool {
 	return d.clock.Within(d.idle[key], budgetTime)
 }
 
-// Overran reports whether a child of a periodic job took a queue above its limit within the last
-// hour.
-func (d *disruptions) Overran(queue string) bool {
-	return d.clock.Within(d.overran[queue], budgetTime)
-}
-
 // BudgetLeft reports whether work bears another eviction for a queue that is not its own, or with
 // own for its own.
 func (d *disruptions) BudgetLeft(a *nomad.Alloc, own bool) bool {
@@ -123,8 +112,8 @@ func (d *disruptions) BudgetLeft(a *nomad.Alloc, own bool) bool {
 	return d.evicted.Left(a.Key(), most.MaxPerJob, own) && (q == nil || d.byQueue.Left(q.Name, most.MaxPerQueue, own))
 }
 
-// Evictable reports whether an alloc may have to make room for another. A job that was
-// dispatched cannot be kept off the room that it gave, and would take it back. While
+// Evictable reports whether an alloc may have to make room for another. What Nomad does
+// not let be changed cannot be kept off the room that it gave, and would take it back. While
 // canaries of its group wait for promotion, none does: the change that keeps the
 // group off its node would end the deployment, and with it the choice whether the
 // new version is to replace the old one.

@@ -55,12 +55,11 @@ func TestDisruptionsAreHandedOver(t *testing.T) {
 		first.noteMoveOrIdle(&e)
 	}
 	first.noteEviction(&view.Event{At: noon, Kind: "evict", Namespace: oneJob.Namespace, JobID: oneJob.ID, AllocID: "unknown"})
-	first.overran["q"] = noon
 	stored := &record.History{}
 	first.store(stored)
 	next.recall(stored)
 	tried := nomad.JobKey{Namespace: oneJob.Namespace, ID: "tried"}
-	if !next.Moved(oneJob) || !next.WasIdle(oneJob) || !next.Overran("q") || next.Moved(tried) || next.evicted.Left(oneJob, 1, false) || !next.evicted.Left(oneJob, 2, false) {
+	if !next.Moved(oneJob) || !next.WasIdle(oneJob) || next.Moved(tried) || next.evicted.Left(oneJob, 1, false) || !next.evicted.Left(oneJob, 2, false) {
 		t.Errorf("handed over as %+v", next)
 	}
 }

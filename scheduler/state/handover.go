@@ -73,11 +73,6 @@ func (tx *Tx) Note(e view.Event) {
 	tx.rebookJob(nomad.JobKey{Namespace: e.Namespace, ID: e.JobID})
 }
 
-// NoteOverrun keeps that a child of a periodic job took a queue above its limit.
-func (tx *Tx) NoteOverrun(queue string) {
-	tx.Capacity.disruptions.overran[queue], tx.handover.unsaved = tx.Now(), true
-}
-
 // forgetEvictions forgets those that do not count any more.
 func (tx *Tx) forgetEvictions() {
 	jobs, queues := tx.Capacity.disruptions.expire()

@@ -9,19 +9,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// That a child of a periodic job took a queue above its limit is known for an hour, and stored for the
-// next leader.
-func TestAnOverrunIsKept(t *testing.T) {
-	tx := &Tx{Reader: emptyReader(), handover: newHandover()}
-	if tx.Capacity.Overran("q") || tx.handover.unsaved {
-		t.Fatal("nothing has happened")
-	}
-	tx.NoteOverrun("q")
-	if !tx.Capacity.Overran("q") || tx.Capacity.Overran("other") || !tx.handover.unsaved || !tx.Capacity.disruptions.overran["q"].Equal(noon) {
-		t.Errorf("it is kept as %v", tx.Capacity.disruptions.overran)
-	}
-}
-
 // What is noted is news to whoever looks at the page.
 func TestWhatIsNotedIsNews(t *testing.T) {
 	tx := &Tx{Reader: emptyReader(), handover: newHandover()}

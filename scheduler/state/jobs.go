@@ -3,10 +3,10 @@
 package state
 
 import (
-	"iter"
 	"maps"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
@@ -15,35 +15,52 @@ import (
 type jobs struct {
 	settings *settings
 	byKey    map[nomad.JobKey]*nomad.Job
-	launched map[nomad.JobKey]map[string]nomad.JobKey // by the periodic job that their IDs name
-	blocked  map[nomad.JobKey]*nomad.Blocked
+	said     map[nomad.JobKey]*nomad.Blocked // what Nomad says that it cannot place
+	blocked  map[nomad.JobKey]*nomad.Blocked // the same, as the author's groups have it
 }
 
 func newJobs(s *settings) *jobs {
-	return &jobs{settings: s, byKey: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{}}
+	return &jobs{settings: s, byKey: map[nomad.JobKey]*nomad.Job{}, said: map[nomad.JobKey]*nomad.Blocked{}, blocked: map[nomad.JobKey]*nomad.Blocked{}}
 }
 
 // put takes a job as it is registered now, and returns how it was; nil: it was not.
 func (j *jobs) put(job *nomad.Job) (before *nomad.Job) {
 	before = j.byKey[job.Key]
 	j.byKey[job.Key] = job
-	if parent, launched := launchedBy(job.Key); launched {
-		put(j.launched, parent, job.Key.ID, job.Key)
-	}
+	j.read(job.Key)
 	return before
 }
 
 // remove forgets a job. What Nomad cannot place of it stays.
-func (j *jobs) remove(key nomad.JobKey) {
-	delete(j.byKey, key)
-	if parent, launched := launchedBy(key); launched {
-		drop(j.launched, parent, key.ID)
+func (j *jobs) remove(key nomad.JobKey) { delete(j.byKey, key) }
+
+// block takes what Nomad cannot place of a job; nil: nothing.
+func (j *jobs) block(key nomad.JobKey, b *nomad.Blocked) {
+	if j.said[key] = b; b == nil {
+		delete(j.said, key)
 	}
+	j.read(key)
 }
 
-// launchedFrom yields the jobs that Nomad launched of a periodic job, in no order.
-func (j *jobs) launchedFrom(parent nomad.JobKey) iter.Seq[nomad.JobKey] {
-	return maps.Values(j.launched[parent])
+// read works out what is missing of a job: where a group waits in place of others, these are.
+func (j *jobs) read(key nomad.JobKey) {
+	b, job := j.said[key], j.byKey[key]
+	if b != nil && job != nil && job.Scaled {
+		of := *b
+		of.Missing = maps.Clone(b.Missing)
+		delete(of.Missing, admit.HoldGroup)
+		for _, g := range job.Groups {
+			if g.Unscaled && b.Missing[admit.HoldGroup] > 0 {
+				of.Missing[g.Name] = g.Count
+			}
+		}
+		if b = &of; len(of.Missing) == 0 {
+			b = nil
+		}
+	}
+	if j.blocked[key] = b; b == nil {
+		delete(j.blocked, key)
+	}
 }
 
 // Job is a job as it is registered; nil: there is none.
@@ -126,11 +143,18 @@ func (j *jobs) IsGang(key nomad.JobKey, group string) bool {
 	return g != nil && g.Gang
 }
 
-// Unchangeable reports whether Nomad does not let a job be changed: one that was dispatched.
-// Then it is neither held nor kept off a node, and so it makes room for no other.
+// Scaled reports whether a job is a child that is held and let go by counts, as one; nothing else of it
+// can be changed.
+func (j *jobs) Scaled(key nomad.JobKey) bool {
+	job := j.byKey[key]
+	return job != nil && job.Scaled
+}
+
+// Unchangeable reports whether nothing of a job can be changed: one that was dispatched of a job which
+// came around the service. Then it is neither held nor kept off a node, and so it makes room for no other.
 func (j *jobs) Unchangeable(key nomad.JobKey) bool {
 	job := j.byKey[key]
-	return job != nil && job.Dispatched
+	return job != nil && job.Dispatched && !job.Scaled
 }
 
 // QueueOf is the queue that pays for a group of a known job; nil: none.

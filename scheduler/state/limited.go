@@ -7,12 +7,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
-// limited is which jobs have a group that is kept off some nodes for a while, which have one that
-// is held to some, and which are periodic: few of all that are recorded.
-type limited struct{ off, to, clocked map[nomad.JobKey]bool }
+// limited is which jobs have a group that is kept off some nodes for a while, and which have one that
+// is held to some: few of all that are recorded.
+type limited struct{ off, to map[nomad.JobKey]bool }
 
 func newLimited() limited {
-	return limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}
+	return limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}
 }
 
 func (l *limited) note(r *record.Record) {
@@ -24,14 +24,10 @@ func (l *limited) note(r *record.Record) {
 		if len(g.Only) > 0 {
 			l.to[r.Key()] = true
 		}
-		if g.Ask.ByClock {
-			l.clocked[r.Key()] = true
-		}
 	}
 }
 
 func (l *limited) forget(key nomad.JobKey) {
 	delete(l.off, key)
 	delete(l.to, key)
-	delete(l.clocked, key)
 }

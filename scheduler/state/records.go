@@ -4,7 +4,6 @@ package state
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ type records struct {
 	jobs    *jobs
 	byJob   map[nomad.JobKey]*record.Record
 	drifted map[nomad.JobKey]bool // jobs that are not registered as recorded
-	limited limited               // jobs that are recorded as kept off some nodes, and periodic ones
+	limited limited               // jobs that are recorded as kept off some nodes
 }
 
 func newRecords(c clock, j *jobs) *records {
@@ -82,7 +81,7 @@ func (l *records) isHeld(key nomad.JobKey, group string) bool {
 // mark came around the service, and is left as it is.
 func (l *records) compare(key nomad.JobKey) {
 	j, r := l.jobs.Job(key), l.byJob[key]
-	drifted := j != nil && !j.Stopped && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
+	drifted := j != nil && (!j.Stopped || j.Template && r != nil) && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
 		return g.Was != nil && g.GPU() && (!AsRecorded(r, &g) || Shrunk(r, &g))
 	})
 	if drifted {
@@ -95,35 +94,6 @@ func (l *records) compare(key nomad.JobKey) {
 // Drifted reports whether a job bears the service's marks and is not registered as
 // it was recorded.
 func (l *records) Drifted(key nomad.JobKey) bool { return l.drifted[key] }
-
-// Clocked yields the groups of periodic jobs whose children do not wait before they start: Nomad
-// may start one of each at any time, and all at once.
-func (l *records) Clocked() iter.Seq2[nomad.JobKey, record.Group] {
-	return func(yield func(nomad.JobKey, record.Group) bool) {
-		for key := range l.limited.clocked {
-			known := l.byJob[key]
-			for name, g := range known.Groups {
-				if l.startsByClock(known, name) && !yield(key, g) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// startsByClock reports whether children of a periodic job start with a group that does not wait,
-// as they are registered, or about to be.
-func (l *records) startsByClock(known *record.Record, group string) bool {
-	if l.UnderWay(known) {
-		return known.Groups[group].Decision.Hold == nil
-	}
-	j := l.jobs.Job(known.Key())
-	if j == nil || !j.Periodic {
-		return false
-	}
-	g := j.Group(group)
-	return g != nil && (g.Was == nil || g.Was.Hold == "")
-}
 
 // Echo is how long after Nomad took a job its news may take.
 const Echo = 3 * time.Second

@@ -37,10 +37,5 @@ func inherited(r *record.Record, g *nomad.Group) bool {
 		return false
 	}
 	known, found := r.Groups[g.Name]
-	if found && known.Decision.Hold != nil && known.Fingerprint != g.Inherited { // it started before its parent was held
-		free := known.Decision
-		free.Hold = nil
-		return known.Ask.Fingerprint(&free) == g.Inherited
-	}
 	return found && known.Fingerprint == g.Inherited
 }

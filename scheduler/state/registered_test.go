@@ -83,33 +83,6 @@ func direct(s *servicetest.Service) {
 	})
 }
 
-// A child that Nomad started before its parent was held is of that parent, and so is one that it
-// started then.
-func TestAChildIsOfAParentThatIsHeld(t *testing.T) {
-	s := servicetest.New(t, "", servicetest.Machine("a", 1))
-	s.Register(servicetest.Ask("one", "1G", 1))
-	recorded(s, one, nil)
-	s.Register(servicetest.Ask("one", "1G", 1))
-	before := s.Job(one).Groups[0].Registered
-	recorded(s, one, func(r *record.Record) {
-		g := r.Groups["g"]
-		g.Decision.Hold = &admit.Hold{Kind: "quota", Sentence: "x"}
-		r.Groups["g"] = g
-	})
-	s.Register(servicetest.Ask("one", "1G", 1))
-	for inherited, want := range map[string]bool{before: false, s.Job(one).Groups[0].Registered: false, "else": true, "": true} {
-		j := s.Job(one)
-		j.Groups = append([]nomad.Group(nil), j.Groups...)
-		child(&j, "one", false)
-		s.Index++
-		j.Index, j.Groups[0].Inherited = s.Index, inherited
-		s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
-		if got := read(s, func(r *state.Reader) bool { return r.Queue.Direct(j.Key) }); got != want {
-			t.Errorf("a child with %q is direct: %v", inherited, got)
-		}
-	}
-}
-
 // A job may have allocs while Nomad has it, or was about to a moment ago.
 func TestAlive(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))

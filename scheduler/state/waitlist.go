@@ -99,7 +99,7 @@ func (l *waitlist) enlist(key nomad.JobKey) {
 		w.Turn.Later = l.later(key, g.Name, w.Turn.Queue, g.TimeLimit)
 		if r := l.records.Record(key); r != nil {
 			if known, found := r.Groups[g.Name]; found {
-				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
+				w.note(&known, len(j.Groups) == 1 && (j.Scaled || !j.Dispatched))
 			}
 		} else if parent := l.records.Record(nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}); j.Parent != "" && parent != nil {
 			w.cost = parent.Groups[g.Name].Cost // until it has a record of its own

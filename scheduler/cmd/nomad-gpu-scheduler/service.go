@@ -128,7 +128,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 		own.MustRegister(s.books.tallies.all()...)
 	}
 	sc := server.Config{
-		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Token: up.token, Denied: denied(gate), Leadership: s, Takeover: s.lock.Takeover(), Hold: s.loop.Hold, Dispatched: s.decider.Dispatched,
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Token: up.token, Denied: denied(gate), Leadership: s, Takeover: s.lock.Takeover(), Hold: s.loop.Hold,
 		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Refused: s.refusing(decider), Traces: s.traces, Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
