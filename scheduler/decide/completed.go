@@ -33,7 +33,7 @@ func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {
 
 // needed reports whether a revision cannot wait, even if Nomad then runs completed allocs again:
 // something of the job has to stop, it has to stay off room that another job gets, it is released from
-// a hold, or room is made for a group that is held. All other revisions wait until [state.Reader.MayRepeat] allows
+// a hold, or room is made for a group that is held. All other revisions wait until [state.Repeats.May] allows
 // them.
 func (r *Revision) needed(was *record.Group) bool {
 	letsGo := r.Retry || r.Prefer != "" || r.OnCPU || r.Align
