@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -56,9 +55,7 @@ func (f *foresight) started(i int) {
 }
 
 // lifeKeys are what the lifetimes of a task are learned by.
-func lifeKeys(t *Task) []string {
-	return []string{fmt.Sprintf("%d x %d", t.GPUs, t.GPUMilli), ClassOf(t).String(), "any"}
-}
+func lifeKeys(t *Task) []string { return forecast.Keys("", t.GPUs, t.GPUMilli) }
 
 func seconds64(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 

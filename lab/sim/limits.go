@@ -3,7 +3,7 @@
 package sim
 
 import (
-	"cmp"
+	"errors"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -29,7 +29,7 @@ func DefaultLimits() Limits {
 type bounded struct {
 	*watch
 	Limits
-	window  *window
+	sight   *sight
 	refuses func(*Task) bool // what no node could ever hold
 	jobs    turns.Evictions[int]
 	queues  turns.Evictions[string]
@@ -38,7 +38,7 @@ type bounded struct {
 
 func newBounded(l *live, limits Limits, nodes []Node) *bounded {
 	return &bounded{
-		watch: newWatch(l), Limits: limits, window: newWindow(l, nodes), refuses: l.impossible(),
+		watch: newWatch(l), Limits: limits, sight: newSight(l, nodes), refuses: l.impossible(),
 		jobs: turns.NewEvictions[int](), queues: turns.NewEvictions[string](),
 		rate: rate.NewLimiter(rate.Every(time.Minute/time.Duration(limits.MaxPerMinute)), limits.MaxPerMinute),
 	}
@@ -71,7 +71,7 @@ func (b *bounded) look() {
 	if len(b.jobs.Expire(b.l.clock()))+len(b.queues.Expire(b.l.clock())) > 0 {
 		b.markAll()
 	}
-	b.window.renew(b.l.waiting, b.Kept)
+	b.sight.window = nil
 }
 
 // ask notes who is owed what, after what waits was tried.
@@ -92,21 +92,21 @@ func (b *bounded) starts(i int, s Spot) {
 	}
 	b.begins(i)
 	b.mark(i)
-	b.window.starts(i, s)
+	b.sight.move(i, s, 1)
 }
 
 func (b *bounded) ends(r *running) {
 	if b == nil {
 		return
 	}
-	b.window.leaves(r.task, r.spot)
+	b.sight.move(r.task, r.spot, -1)
 }
 
 // leaves is told of each task that is taken off its node, and evicts of all of them that had
 // to go for another one.
 func (b *bounded) leaves(r *running) {
 	if b != nil {
-		b.window.leaves(r.task, r.spot)
+		b.sight.move(r.task, r.spot, -1)
 	}
 }
 
@@ -129,74 +129,49 @@ func (b *bounded) allows(victims int) bool {
 	return b == nil || b.rate.AllowN(b.l.clock(), min(victims, b.MaxPerMinute))
 }
 
-// kept says for whom room is kept.
-type kept int
-
-const (
-	forNone  kept = iota
-	forTurn       // for what goes first
-	forLarge      // for large tasks that come often
-)
-
-// keptFor is for whom the room of a usage is kept from a task.
-func (b *bounded) keptFor(i int, r *place.Request, u *place.Usage) kept {
-	node := b.l.planned.at[u.NodeID]
-	switch {
-	case b.window.takes(i, node, spotOf(node, u).GPUs) != nil:
-		return forTurn
-	case b.l.planned.keeps(&b.l.tasks[i], r, u, b.l.now):
-		return forLarge
-	}
-	return forNone
-}
-
-// startsBeside starts a task where there is room that is kept for no other; held is for whom the
-// first room is kept where there is other room only.
-func (b *bounded) startsBeside(i int) (ok bool, held kept, err error) {
-	r, p := b.l.request(i), b.l.planned
-	without := map[int]bool{}
-	for {
+// start starts a task where there is room that is kept for no other; else it waits, and why says for which reason.
+func (b *bounded) start(i int) (ok bool, why hold) {
+	p, r := b.l.planned, b.l.request(i)
+	pl, held, err := turns.Start(b.sight.turns(), b.l.asker(i), func(except map[string]bool) (place.Placement, *place.Usage, error) {
+		r.Except = except
 		pl, err := p.Planner.Place(&r)
-		if err != nil {
-			return false, held, nil
-		}
-		whom := b.keptFor(i, &r, &pl.Usage)
-		if whom == forNone {
-			spot, err := p.book(&b.l.tasks[i], pl.Usage, b.l.now)
-			if err == nil {
-				b.l.begin(i, spot)
-			}
-			return err == nil, forNone, err
-		}
-		held, without[p.at[pl.NodeID]] = cmp.Or(held, whom), true
-		if r.Nodes = b.window.others(i, without); len(r.Nodes) == 0 {
-			return false, held, nil
-		}
+		return pl, &pl.Usage, err
+	})
+	switch {
+	case held.For != nil:
+		return false, forTurn
+	case held.Headroom.GPUs > 0:
+		return false, forHeadroom
+	case errors.Is(err, place.ErrQuota):
+		return false, forQuota
+	case err != nil:
+		return false, forRoom
 	}
+	spot, err := p.book(&b.l.tasks[i], pl.Usage, b.l.now)
+	if err != nil {
+		return false, forRoom
+	}
+	b.l.begin(i, spot)
+	return true, forNothing
 }
 
-// preempts plans evictions for a task that is held for its turn, which leave what goes first the room
-// that is kept for it: on other nodes, or in the place of what its queue lent, from where it gives way
-// to what goes first.
-func (b *bounded) preempts(i int) (place.Plan, error) {
-	r, p, without := b.l.request(i), b.l.planned, map[int]bool{}
-	defer b.window.bookFree(i)()
-	for {
-		plan, err := p.Planner.Preempt([]place.Request{r}, b.l.clock())
-		if err != nil {
-			return plan, err
-		}
-		u := &plan.Placements[0].Usage
-		node := p.at[u.NodeID]
-		first := b.window.takes(i, node, spotOf(node, u).GPUs)
-		if first == nil || p.Planner.Owns(&r) && p.Planner.Yields(&r, &first.request) {
-			return plan, nil
-		}
-		if without[node] = true; len(without) == len(b.window.names) {
-			return place.Plan{}, place.ErrNoRoom
-		}
-		r.Nodes = b.window.except(without)
+// makeRoom plans evictions for a task, which leave what goes first the room that is kept for it.
+func (b *bounded) makeRoom(i int) (plan place.Plan, ok bool) {
+	r, p, window := b.l.request(i), b.l.planned, b.sight.turns()
+	if b.l.why[i] != forTurn && b.l.why[i] != forRoom {
+		window = turns.NewWindow(p.Planner, p.Snapshot, b.l.clock, 0)
 	}
+	ok = window.MakeRoom(b.l.asker(i), func(except map[string]bool) (*place.Usage, string) {
+		if r.Nodes = b.sight.without(except); len(except) > 0 && len(r.Nodes) == 0 {
+			return nil, ""
+		}
+		var err error
+		if plan, err = p.Planner.Preempt([]place.Request{r}, b.l.clock()); err != nil {
+			return nil, ""
+		}
+		return &plan.Placements[0].Usage, plan.Placements[0].NodeID
+	}, func() (taken, over bool) { return len(plan.Victims) > 0, true })
+	return plan, ok
 }
 
 // spares reports whether a task bears no other eviction for a queue that is not its own,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // LiveOptions say how [Live] replays a workload.
@@ -47,6 +48,8 @@ type LiveOptions struct {
 	// limit is how long it says itself that it runs. Tests distort them.
 	learned func(*Task) *Task
 	limit   func(*Task) time.Duration
+	// told is told of each start, hold and eviction, where it is set.
+	told func(now float64, what string, task int, more string)
 	// Now is read around every decision; nil: decisions are not timed.
 	Now func() time.Time
 }
@@ -62,7 +65,7 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		return LiveResult{}, fmt.Errorf("replay: tasks are not in order of arrival")
 	}
 	l := &live{
-		LiveOptions: o, placer: p, tasks: tasks, running: make([]*running, len(tasks)), held: map[string]int64{},
+		LiveOptions: o, placer: p, tasks: tasks, running: make([]*running, len(tasks)), why: make([]hold, len(tasks)), held: map[string]int64{},
 		empty: newCluster(nodes), capacity: Capacity(nodes), end: tasks[len(tasks)-1].ArriveSecond,
 	}
 	l.result = LiveResult{Classes: map[Class]ClassResult{}, Priorities: map[int]Wait{}, Queues: map[string]Wait{}, Starts: make([]Start, len(tasks))}
@@ -135,6 +138,7 @@ type live struct {
 	bounded  *bounded              // nil: nothing is
 	begun    float64               // when something started last
 	passed   []int                 // that wait and were tried before the one that is tried
+	why      []hold                // by task: the reason to wait
 	empty    *cluster              // with nothing on it
 	tasks    []Task
 	running  []*running // by task
@@ -168,6 +172,7 @@ type running struct {
 func (l *live) run() error {
 	next := 0
 	for next < len(l.tasks) || (l.Queue && l.ends.Len() > 0) || l.mayTick() {
+		came := 0 // the task that does, plus one
 		if l.tick(next) {
 			// what waits is tried again
 		} else if l.ends.Len() > 0 && (next == len(l.tasks) || l.ends[0].end <= l.tasks[next].ArriveSecond) {
@@ -177,9 +182,13 @@ func (l *live) run() error {
 			l.advance(l.tasks[next].ArriveSecond)
 			l.arrive(next)
 			next++
+			came = next
 		}
 		if err := l.schedule(); err != nil {
 			return err
+		}
+		if came > 0 && l.running[came-1] == nil && l.Queue {
+			l.tell("hold", came-1, " for "+l.why[came-1].String())
 		}
 		if l.outlook != nil {
 			l.outlook.look()
@@ -258,7 +267,7 @@ func (l *live) arrive(i int) {
 			return // the service refuses it
 		}
 		if !l.Queue || len(l.waiting) == 0 {
-			if l.try(i) {
+			if l.start(i) {
 				return
 			}
 		}
@@ -268,18 +277,37 @@ func (l *live) arrive(i int) {
 	})
 }
 
-// try starts a task where there is room.
-func (l *live) try(i int) bool {
-	t := &l.tasks[i]
-	if l.planned != nil && len(l.Quotas) > 0 {
-		return false // its turn depends on the others
+// tell tells of something that has happened to a task.
+func (l *live) tell(what string, i int, more string) {
+	if l.told != nil {
+		l.told(l.now, what, i, more)
 	}
+}
+
+// hold is the reason why a task waits, as in the service.
+type hold uint8
+
+const (
+	forNothing hold = iota
+	forRoom
+	forTurn     // for what goes first
+	forHeadroom // for other room than that kept for large tasks, which come often
+	forQuota
+)
+
+func (h hold) String() string {
+	return [...]string{"", view.WaitsForRoom, view.WaitsForPriority, view.WaitsForHeadroom, view.WaitsForQuota}[h]
+}
+
+// start starts a task where there is room.
+func (l *live) start(i int) (ok bool) {
+	t := &l.tasks[i]
 	if g := l.gangs[t.Gang]; g != nil {
 		return l.together(g)
 	}
 	if l.bounded != nil {
-		ok, _, err := l.bounded.startsBeside(i)
-		return ok && err == nil
+		ok, l.why[i] = l.bounded.start(i)
+		return ok
 	}
 	spot, ok := l.placer.Place(t, l.now)
 	if ok {
@@ -321,54 +349,68 @@ type chance struct {
 	priority int
 }
 
-// schedule starts tasks that can start, in order.
+// schedule starts the tasks that can start, and then evicts for the first for which that helps, as the
+// service does: each in order, until nothing changes.
 func (l *live) schedule() error {
 	if len(l.waiting) == 0 {
 		return nil
 	}
-	if l.evicts || l.Shortest {
-		l.order()
-	}
 	l.bounded.look()
-	failed, blocked := map[chance]bool{}, false
-	var waiting []int
-	l.passed = nil
-	for _, i := range slices.Clone(l.waiting) {
-		t := &l.tasks[i]
-		c := chance{keyOf(t), t.Gang, t.Queue, t.Priority}
-		if failed[c] || blocked {
-			waiting, l.passed = append(waiting, i), append(l.passed, i)
+	for again := true; again; {
+		if l.evicts || l.Shortest {
+			l.order()
+		}
+		again = l.each(l.start) && l.bounded != nil && slices.ContainsFunc(l.waiting, func(i int) bool { return l.why[i] == forTurn || l.why[i] == forHeadroom })
+		if again || !l.evicts {
 			continue
 		}
 		var evicted []int
-		var ok bool
 		var err error
-		if l.evicts {
+		again = l.each(func(i int) (ok bool) {
+			if len(evicted) > 0 || err != nil {
+				return false
+			}
 			evicted, ok, err = l.preempt(i)
-		} else {
-			ok = l.try(i)
-		}
+			return ok
+		})
 		if err != nil {
 			return err
 		}
-		if !ok {
-			failed[c], blocked = true, l.Strict
-			waiting, l.passed = append(waiting, i), append(l.passed, i)
-		}
-		waiting = append(waiting, evicted...)
+		l.waiting = append(l.waiting, evicted...)
 	}
-	l.waiting, l.passed = waiting, nil
 	l.bounded.ask()
 	return nil
+}
+
+// each tries something for the waiting tasks, in order, and reports whether that did any good. Of tasks with
+// the same chances none is tried after the first failure.
+func (l *live) each(try func(i int) bool) (any bool) {
+	failed := map[chance]int{} // the first task with that
+	l.passed = make([]int, 0, len(l.waiting))
+	for _, i := range l.waiting {
+		t := &l.tasks[i]
+		c := chance{keyOf(t), t.Gang, t.Queue, t.Priority}
+		first, known := failed[c]
+		switch {
+		case known:
+			l.why[i] = l.why[first]
+		case l.Strict && len(l.passed) > 0:
+		case try(i):
+			any = true
+			continue
+		default:
+			failed[c] = i
+		}
+		l.passed = append(l.passed, i)
+	}
+	l.waiting, l.passed = l.passed, nil
+	return any
 }
 
 func (l *live) clock() time.Time { return clock(l.now) }
 
 func (l *live) request(i int) place.Request {
-	t := &l.tasks[i]
-	r := RequestOf(t, l.planned.ids[t])
-	r.MinRun = time.Duration(t.MinRunSeconds) * time.Second
-	return r
+	return RequestOf(&l.tasks[i], l.planned.ids[&l.tasks[i]])
 }
 
 // order sorts what waits as the product would.
@@ -395,34 +437,20 @@ func (l *live) laterOf(i int) time.Duration {
 	}
 	if _, known := l.later[i]; !known {
 		t := &l.tasks[i]
-		run := seconds64(t.LimitSeconds)
-		if run == 0 {
-			run = l.lives.remaining(t, 0).At(0.5)
-		}
-		l.later[i] = quota.Later(run)
+		l.later[i] = quota.Later(l.lives.lifetimes.Expected(seconds64(t.LimitSeconds), ""))
 	}
 	return l.later[i]
 }
 
-// preempt starts a task, with evictions where it must; it returns the evicted.
+// preempt starts a task in the place of others; it returns the evicted.
 func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
-	held := forNone
-	if l.bounded != nil {
-		if ok, held, err = l.bounded.startsBeside(i); ok || held == forLarge || err != nil {
-			return nil, ok, err
-		}
-	}
 	var plan place.Plan
-	if held == forTurn {
-		plan, err = l.bounded.preempts(i)
-	} else {
-		plan, err = l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
-	}
-	if err != nil || !l.bounded.allows(len(plan.Victims)) {
+	if l.bounded != nil {
+		if plan, ok = l.bounded.makeRoom(i); !ok || !l.bounded.allows(len(plan.Victims)) {
+			return nil, false, nil
+		}
+	} else if plan, err = l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock()); err != nil || len(plan.Victims) == 0 {
 		return nil, false, nil // no room: it waits
-	}
-	if r := l.request(i); len(plan.Victims) == 0 && l.planned.keeps(&l.tasks[i], &r, &plan.Placements[0].Usage, l.now) {
-		return nil, false, nil
 	}
 	for _, v := range plan.Victims {
 		j, err := strconv.Atoi(v.ID)
@@ -436,10 +464,12 @@ func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
 		l.planned.evict(&l.tasks[j])
 		l.hold(&l.tasks[j], -1)
 		l.result.Evictions++
+		l.tell("evict", j, "")
 		l.result.LostMilliS += int64(float64(l.tasks[j].Demand()) * (l.now - r.start))
 		evicted = append(evicted, j)
 	}
 	l.bounded.evicts(evicted, i)
+	l.why[i] = forNothing
 	spot, err := l.planned.book(&l.tasks[i], plan.Placements[0].Usage, l.now)
 	if err != nil {
 		return nil, false, err
@@ -455,6 +485,9 @@ func (l *live) begin(i int, spot Spot) {
 	l.running[i] = r
 	heap.Push(&l.ends, r)
 	l.begun = l.now
+	if l.planned != nil {
+		l.tell("start", i, fmt.Sprint(" on ", l.planned.names[spot.Node], spot.GPUs))
+	}
 	l.bounded.starts(i, spot)
 	if s := &l.result.Starts[i]; s.Spot.Node < 0 && (l.All || l.now <= l.end) {
 		*s = Start{l.now, spot}

@@ -21,6 +21,7 @@ type Planned struct {
 	MovePercent int
 	Moves       int // made so far
 
+	names  []string           // of nodes
 	at     map[string]int     // node ID to position
 	cut    map[string]*Layout // models whose GPUs are cut
 	waits  bool               // tasks may wait for other room than the room kept for large ones
@@ -41,7 +42,7 @@ func NewPlanned(nodes []Node, history []Task, policy place.Policy, w place.Weigh
 		if err := p.Snapshot.AddNode(placeNode(n)); err != nil {
 			return nil, fmt.Errorf("plan for trace: %w", err)
 		}
-		p.at[n.Name] = i
+		p.names, p.at[n.Name] = append(p.names, n.Name), i
 		if n.Layout != nil {
 			p.cut[n.Model] = n.Layout
 		}
@@ -85,6 +86,7 @@ func RequestOf(t *Task, id string) place.Request {
 	r := place.Request{
 		ID: id, Job: t.Name, Queue: t.Queue, Priority: t.Priority,
 		CPUMHz: t.CPUMilli, MemoryMiB: t.MemoryMiB, GPUs: t.GPUs, Models: t.Models,
+		MinRun: time.Duration(t.MinRunSeconds) * time.Second,
 	}
 	switch {
 	case t.GPUs > 0 && t.GPUMilli == gpuMilli:
@@ -121,26 +123,24 @@ func (p *Planned) requests(t *Task, id string) []place.Request {
 func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
 	ways := p.requests(t, p.ids[t])
 	for i := range ways {
-		if pl, err := p.Planner.Place(&ways[i]); err == nil && !p.keeps(t, &ways[i], &pl.Usage, now) {
-			spot, err := p.book(t, pl.Usage, now)
-			return spot, err == nil
+		pl, err := p.Planner.Place(&ways[i])
+		if err != nil {
+			continue
 		}
+		if p.waits {
+			if _, keeps := p.Planner.Keeps(&ways[i], &pl.Usage, clock(now).Sub(clock(t.ArriveSecond))); keeps {
+				continue
+			}
+		}
+		spot, err := p.book(t, pl.Usage, now)
+		return spot, err == nil
 	}
 	return Spot{}, false
 }
 
-// keeps reports whether a task is to wait, since it would take room that is kept for larger ones.
-func (p *Planned) keeps(t *Task, r *place.Request, u *place.Usage, now float64) bool {
-	if !p.waits {
-		return false
-	}
-	_, keeps := p.Planner.Keeps(r, u, clock(now).Sub(clock(t.ArriveSecond)))
-	return keeps
-}
-
 // book lets a task start as planned.
 func (p *Planned) book(t *Task, u place.Usage, now float64) (Spot, error) {
-	u.Start = clock(now)
+	u.Start, u.Ends = clock(now), true
 	if err := p.Snapshot.Apply(u); err != nil {
 		return Spot{}, err
 	}

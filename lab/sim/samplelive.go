@@ -56,6 +56,9 @@ func sampleLive(nodes []Node, list, timed []Task, s LiveSampling) (w Workload, e
 	if w.History, err = s.Mix.variant(stream(drawVariant), nodes, list); err != nil {
 		return w, err
 	}
+	if s.Nodes < 0 || s.Nodes > len(nodes) {
+		return w, fmt.Errorf("nodes: %d is not valid (0, which is all, to %d, which the list has)", s.Nodes, len(nodes))
+	}
 	for _, i := range stream(drawOrder).Perm(len(nodes)) {
 		if s.Nodes == 0 || len(w.Nodes) < s.Nodes {
 			w.Nodes = append(w.Nodes, nodes[i])

@@ -3,8 +3,11 @@
 package sim
 
 import (
+	"fmt"
 	"math"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -114,6 +117,23 @@ func TestPercentilesOfWaits(t *testing.T) {
 	} {
 		if got := c.waits.sum(); got.P95 != c.p95 || got.P99 != c.p99 {
 			t.Errorf("of %d waits p95 is %v and p99 %v, want %v and %v", len(c.waits), got.P95, got.P99, c.p95, c.p99)
+		}
+	}
+}
+
+// A list with fewer nodes than are wanted is not taken for the cluster that was.
+func TestNoMoreNodesAreDrawnThanThereAre(t *testing.T) {
+	w := smallWorkload()
+	for nodes, valid := range map[int]bool{0: true, len(w.Nodes): true, len(w.Nodes) + 1: false, -1: false} {
+		s := DefaultLiveSampling()
+		s.Nodes, s.Tasks = nodes, 10
+		timed := slices.Clone(w.History)
+		for i := range timed {
+			timed[i].RunSeconds = 100
+		}
+		_, err := SampleLive(w.Nodes, timed, timed, s)
+		if (err == nil) != valid || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("nodes: %d is not valid", nodes)) {
+			t.Errorf("%d of %d nodes: %v", nodes, len(w.Nodes), err)
 		}
 	}
 }

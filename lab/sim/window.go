@@ -3,188 +3,122 @@
 package sim
 
 import (
-	"slices"
 	"strconv"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 )
 
-// window is the tasks whose turn is next, each with the node that is kept for it, as in the
-// service: where the least has to go. All work of a replay ends by itself.
-type window struct {
-	l     *live
-	names []string // of nodes
-	rest  *cluster // with the tasks on it that take no GPU
-	free  *cluster // with all tasks on it
-	held  []int64  // GPU milli, by node
-	on    []map[int]bool
-	kept  []keptNode
+// sight is the cluster of a replay as the window looks at it: which nodes have room for a task once the
+// tasks with GPUs have gone, and how much has to go there. All work of a replay ends by itself.
+type sight struct {
+	l      *live
+	rest   *cluster // with the tasks on it that take no GPU
+	held   []int64  // GPU milli, by node
+	window *turns.Window
 }
 
-// keptNode is a node that is kept for a task.
-type keptNode struct {
-	task, node int
-	turn       quota.Turn
-	request    place.Request
-	soonest    *time.Duration // nil: not looked up yet
+func newSight(l *live, nodes []Node) *sight {
+	return &sight{l: l, rest: newCluster(nodes), held: make([]int64, len(nodes))}
 }
 
-func newWindow(l *live, nodes []Node) *window {
-	w := &window{l: l, rest: newCluster(nodes), free: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
-	for i := range nodes {
-		w.names, w.on[i] = append(w.names, nodes[i].Name), map[int]bool{}
+// move books what a task holds (sign 1), or that it holds it no more (-1). Other nodes may be kept after that.
+func (s *sight) move(i int, spot Spot, sign int64) {
+	s.window = nil
+	t := &s.l.tasks[i]
+	switch {
+	case t.GPUs > 0:
+		s.held[spot.Node] += sign * max(1, t.Demand())
+	case sign > 0:
+		s.rest.nodes[spot.Node].book(t, nil)
+	default:
+		s.rest.nodes[spot.Node].free(t, nil)
 	}
-	return w
 }
 
-// starts books a task on its node.
-func (w *window) starts(i int, s Spot) {
-	t := &w.l.tasks[i]
-	w.free.nodes[s.Node].book(t, s.GPUs)
-	if t.GPUs == 0 {
-		w.rest.nodes[s.Node].book(t, nil)
-		return
+// turns is the window of this moment: the tasks that wait for room or their turn, in their order.
+func (s *sight) turns() *turns.Window {
+	if s.window != nil {
+		return s.window
 	}
-	w.held[s.Node] += max(1, t.Demand())
-	w.on[s.Node][i] = true
-}
-
-// leaves takes a task off its node.
-func (w *window) leaves(i int, s Spot) {
-	t := &w.l.tasks[i]
-	w.free.nodes[s.Node].free(t, s.GPUs)
-	if t.GPUs == 0 {
-		w.rest.nodes[s.Node].free(t, nil)
-		return
-	}
-	w.held[s.Node] -= max(1, t.Demand())
-	delete(w.on[s.Node], i)
-}
-
-// renew keeps a node for each of the first that wait, in their order.
-func (w *window) renew(waiting []int, most int) {
-	w.kept = w.kept[:0]
-	taken := map[int]bool{}
-	for _, i := range waiting[:min(most, len(waiting))] {
-		if node := w.least(&w.l.tasks[i], taken); node >= 0 {
-			taken[node] = true
-			w.kept = append(w.kept, keptNode{task: i, node: node, turn: w.l.turn(i), request: w.l.request(i)})
+	planner := s.l.planned.Planner
+	s.window = turns.NewWindow(planner, s.l.planned.Snapshot, s.l.clock, s.l.bounded.Kept)
+	for _, i := range s.l.waiting {
+		if s.window.Left() <= 0 {
+			break
 		}
+		if why := s.l.why[i]; s.l.running[i] != nil || why == forQuota || why == forHeadroom {
+			continue
+		}
+		kept := turns.Kept{Work: *s.l.asker(i)}
+		if node := s.least(&s.l.tasks[i]); node >= 0 {
+			kept.Node, kept.Room = s.l.planned.names[node], &waiter{s.l, i, node, s.l.planned.names[node]}
+		}
+		s.window.Keep(kept)
 	}
+	return s.window
 }
 
 // least is the node where the least has to go for a task; of several the first, and -1 where
 // none is left.
-func (w *window) least(t *Task, taken map[int]bool) int {
+func (s *sight) least(t *Task) int {
 	best := -1
-	for at := range w.rest.nodes {
-		if (best < 0 || w.held[at] < w.held[best]) && !taken[at] && w.rest.nodes[at].fits(t) {
+	for at := range s.rest.nodes {
+		if (best < 0 || s.held[at] < s.held[best]) && s.rest.nodes[at].fits(t) && !s.window.Taken[s.l.planned.names[at]] {
 			best = at
 		}
 	}
 	return best
 }
 
-// takes is from whom a task on some GPUs of a node would take room that goes first, and would not have
-// to give the room back to this one; nil: from none.
-func (w *window) takes(i, node int, gpus []int) *keptNode {
-	t := &w.l.tasks[i]
-	for k := range w.kept {
-		first := &w.kept[k]
-		if first.node != node || !w.goesFirst(first, i) {
-			continue
-		}
-		if r := w.l.request(i); first.turn.Queue != t.Queue && w.l.planned.Planner.Yields(&first.request, &r) {
-			continue
-		}
-		w.rest.nodes[node].book(t, gpus)
-		fits := w.rest.nodes[node].fits(&w.l.tasks[first.task])
-		w.rest.nodes[node].free(t, gpus)
-		if fits || turns.EndsBefore(w.l.lives.remaining(t, 0), w.soonest(first)) {
-			return nil
-		}
-		return first
+// without are all nodes but for some; none where all are meant.
+func (s *sight) without(except map[string]bool) (list []string) {
+	if len(except) == 0 {
+		return nil
 	}
-	return nil
-}
-
-// goesFirst reports whether what a node is kept for still waits, and goes before another task.
-func (w *window) goesFirst(first *keptNode, i int) bool {
-	waits := first.task != i && w.l.running[first.task] == nil
-	return waits && turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i))
-}
-
-// bookFree books the free capacity of GPUs on nodes that are kept from a task. The result frees it again.
-func (w *window) bookFree(i int) (restore func()) {
-	s := w.l.planned.Snapshot
-	var booked []string
-	for k := range w.kept {
-		first := &w.kept[k]
-		if !w.goesFirst(first, i) {
-			continue
-		}
-		u := s.Rest(w.names[first.node])
-		u.ID, u.Pinned = "free:"+w.names[first.node], true
-		if len(u.Takes) > 0 && s.Observe(u) == nil {
-			booked = append(booked, u.ID)
-		}
-	}
-	return func() {
-		for _, id := range booked {
-			s.MustRelease(id)
-		}
-	}
-}
-
-// except are all nodes but for some.
-func (w *window) except(without map[int]bool) (list []string) {
-	for at, name := range w.names {
-		if !without[at] {
+	for _, name := range s.l.planned.names {
+		if !except[name] {
 			list = append(list, name)
 		}
 	}
 	return list
 }
 
-// others are the nodes with room for a task that it would take from none that goes first, but for
-// some.
-func (w *window) others(i int, without map[int]bool) []string {
-	t := &w.l.tasks[i]
-	var list []string
-	for at := range w.free.nodes {
-		m := &w.free.nodes[at]
-		if !without[at] && m.fits(t) && w.takes(i, at, m.tightest(t)) == nil {
-			list = append(list, w.names[at])
-		}
+// asker is a task that waits or asks for room, as the window takes it.
+func (l *live) asker(i int) *turns.Work {
+	return &turns.Work{
+		Job: l.planned.ids[&l.tasks[i]], Turn: l.turn(i),
+		Request: func() *place.Request { r := l.request(i); return &r },
+		Runs:    func(*place.Usage) forecast.Remaining { return l.lives.remaining(&l.tasks[i], 0) },
 	}
-	return list
 }
 
-// soonest is when a task could start on the node that is kept for it, if all that is in its
-// way ended early.
-func (w *window) soonest(k *keptNode) time.Duration {
-	if k.soonest != nil {
-		return *k.soonest
+// waiter is a task that waits for room on a node.
+type waiter struct {
+	l        *live
+	task, at int
+	node     string
+}
+
+// Serves implements [turns.Room].
+func (w *waiter) Serves(without func(*place.Usage) bool) bool {
+	free, _ := w.l.planned.Snapshot.FreeWithout(w.node, without)
+	m := machine{model: w.l.empty.nodes[w.at].model, cpu: free.CPUMHz, memory: free.MemoryMiB}
+	for _, g := range free.GPUs {
+		m.gpus, m.gpuMemory = append(m.gpus, g.Milli), append(m.gpuMemory, g.Slices) // placeNode: a slice is a milli
 	}
-	var ends []turns.Ending
-	for i := range w.on[k.node] {
-		r := w.l.running[i]
-		left := w.l.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-r.start))
-		ends = append(ends, turns.Ending{ID: strconv.Itoa(i), At: turns.MayBeGone(left)})
+	return m.fits(&w.l.tasks[w.task])
+}
+
+// Leaves implements [turns.Room].
+func (w *waiter) Leaves(u *place.Usage) bool { return u.Ends && len(u.Takes) > 0 }
+
+// Left implements [turns.Room].
+func (w *waiter) Left(u *place.Usage) forecast.Remaining {
+	i, err := strconv.Atoi(u.ID)
+	if err != nil || w.l.running[i] == nil {
+		return forecast.Remaining{}
 	}
-	start := turns.Soonest(ends, func(gone map[string]bool) bool {
-		free := w.free.nodes[k.node]
-		free.gpus, free.gpuMemory = slices.Clone(free.gpus), slices.Clone(free.gpuMemory)
-		for i := range w.on[k.node] {
-			if gone[strconv.Itoa(i)] {
-				free.free(&w.l.tasks[i], w.l.running[i].spot.GPUs)
-			}
-		}
-		return free.fits(&w.l.tasks[k.task])
-	})
-	k.soonest = &start
-	return start
+	return w.l.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-w.l.running[i].start))
 }

@@ -323,6 +323,13 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 
 func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 	ix := p.indexOf(sh)
+	if len(r.Except) > 0 {
+		b, ok := ix.PickExcept(r.Except)
+		if !ok {
+			return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
+		}
+		return p.placement(r, sh, b), nil
+	}
 	id, ok := ix.Pick()
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)

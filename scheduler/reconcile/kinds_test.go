@@ -26,13 +26,27 @@ func (m *model) meets(d *api.NodeDeviceResource, b *api.RequestedDevice) bool {
 	for _, c := range b.Constraints {
 		list = append(list, constraint.Constraint{Left: c.LTarget, Operand: c.Operand, Right: c.RTarget})
 	}
+	return m.device(d).Meets(list)
+}
+
+// prefers is the weight of the affinities of a device block that a group of devices matches.
+func (m *model) prefers(d *api.NodeDeviceResource, b *api.RequestedDevice) (weight int) {
+	for _, a := range b.Affinities {
+		if m.device(d).Meets([]constraint.Constraint{{Left: a.LTarget, Operand: a.Operand, Right: a.RTarget}}) {
+			weight += int(*a.Weight)
+		}
+	}
+	return weight
+}
+
+func (m *model) device(d *api.NodeDeviceResource) *constraint.Device {
 	known, found := m.devicesOf[d]
 	if !found {
 		n := nomad.NewNode(&api.Node{ID: "x", NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{d}}}, nomad.Hardware{})
 		known = n.Plan.GPUs[0].Device
 		m.devicesOf[d] = known
 	}
-	return known.Meets(list)
+	return known
 }
 
 // placeEverywhere starts a system job on every node that may take it, and ends it where

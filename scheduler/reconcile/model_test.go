@@ -554,26 +554,25 @@ func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool,
 	return true
 }
 
-// devices serves device blocks, each from one group; nil where that cannot be.
+// devices serves device blocks, each from one group that its affinities prefer; nil where that cannot be.
 func (m *model) devices(n *api.Node, blocks []*api.RequestedDevice, taken map[string]bool) []*api.AllocatedDeviceResource {
 	out := []*api.AllocatedDeviceResource{}
 	for _, b := range blocks {
-		at := slices.IndexFunc(n.NodeResources.Devices, func(d *api.NodeDeviceResource) bool {
+		var d *api.NodeDeviceResource
+		for _, one := range n.NodeResources.Devices {
 			free := 0
-			if !m.meets(d, b) {
-				return false
-			}
-			for _, in := range d.Instances {
+			for _, in := range one.Instances {
 				if !taken[in.ID] {
 					free++
 				}
 			}
-			return free >= int(*b.Count)
-		})
-		if at < 0 {
+			if m.meets(one, b) && free >= int(*b.Count) && (d == nil || m.prefers(one, b) > m.prefers(d, b)) {
+				d = one
+			}
+		}
+		if d == nil {
 			return nil
 		}
-		d := n.NodeResources.Devices[at]
 		r := &api.AllocatedDeviceResource{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
 		for _, in := range d.Instances {
 			if !taken[in.ID] && len(r.DeviceIDs) < int(*b.Count) {

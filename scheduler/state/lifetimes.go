@@ -3,7 +3,6 @@
 package state
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -27,27 +26,16 @@ func (l *lifetimes) learn(a *nomad.Alloc, takes func(*nomad.Alloc) []place.Take)
 	if a.Stopping || a.Status != api.AllocClientStatusComplete || len(a.Devices) == 0 || !a.Ended.After(a.Created) || !l.jobs.ends(a.Key()) {
 		return
 	}
-	l.ran.Ended(a.Ended.Sub(a.Created), l.keys(a.Key(), a.Group, sizeOf(takes(a)))...)
+	l.ran.Ended(a.Ended.Sub(a.Created), l.keys(a.Key(), a.Group, takes(a))...)
 }
 
-// size is how much of how many GPUs work holds.
-type size struct {
-	gpus  int
-	milli int64 // of each, in sixteenths of a GPU
-}
-
-func sizeOf(takes []place.Take) size {
-	s := size{gpus: len(takes)}
+// keys are what the lifetimes of a group's allocs are known by that hold so much.
+func (l *lifetimes) keys(key nomad.JobKey, group string, takes []place.Take) []string {
+	milli := int64(0)
 	for _, t := range takes {
-		s.milli = max(s.milli, (t.Milli*16+999)/1000)
+		milli = max(milli, t.Milli)
 	}
-	return s
-}
-
-// keys are what lifetimes are known by: the job, for all children of one that is periodic
-// or parameterized, the size, anything.
-func (l *lifetimes) keys(key nomad.JobKey, group string, s size) []string {
-	return []string{l.kin(key, group), fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
+	return forecast.Keys(l.kin(key, group), len(takes), milli)
 }
 
 // kin is what the lifetimes of a job's group are known by.
@@ -66,35 +54,27 @@ func (l *lifetimes) Remaining(u *place.Usage) forecast.Remaining {
 	if g := l.jobs.group(a.Key(), a.Group); g != nil {
 		limit = g.TimeLimit
 	}
-	return l.remaining(a.Key(), a.Group, sizeOf(u.Takes), l.clock.Now().Sub(a.Created), limit)
+	return l.remaining(a.Key(), a.Group, u.Takes, l.clock.Now().Sub(a.Created), limit)
 }
 
 // RunTime is how long an alloc of a group is expected to run that holds so much, as far as
 // its author says (0: nothing) and others like it did.
 func (l *lifetimes) RunTime(key nomad.JobKey, group string, limit time.Duration, takes []place.Take) forecast.Remaining {
-	return l.remaining(key, group, sizeOf(takes), 0, limit)
+	return l.remaining(key, group, takes, 0, limit)
 }
 
-func (l *lifetimes) remaining(key nomad.JobKey, group string, s size, age, limit time.Duration) forecast.Remaining {
+func (l *lifetimes) remaining(key nomad.JobKey, group string, takes []place.Take, age, limit time.Duration) forecast.Remaining {
 	if !l.jobs.ends(key) {
 		return (&forecast.Lifetimes{}).Remaining(age, limit)
 	}
-	return l.ran.Remaining(age, limit, l.keys(key, group, s)...)
+	return l.ran.Remaining(age, limit, l.keys(key, group, takes)...)
 }
 
-// expected is how long an alloc of a group that waits runs: as its author says (0: nothing), but not
-// shorter than half of those of its job did; else as half of all did at most. 0: not known, or it is
-// not known to end.
+// expected is how long an alloc of a group that waits runs, as its author says (0: nothing) or as others
+// did. 0: not known, or it is not known to end.
 func (l *lifetimes) expected(key nomad.JobKey, group string, limit time.Duration) time.Duration {
 	if !l.jobs.ends(key) {
 		return limit
 	}
-	ran := l.ran.Remaining(0, 0, l.kin(key, group))
-	switch {
-	case ran.Known():
-		return max(limit, ran.At(0.5))
-	case limit > 0:
-		return limit
-	}
-	return l.ran.Remaining(0, 0, "any").At(0.5)
+	return l.ran.Expected(limit, l.kin(key, group))
 }

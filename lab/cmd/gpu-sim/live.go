@@ -44,7 +44,7 @@ const liveNodes = 50
 
 func (l *liveOptions) register(fs *flag.FlagSet) {
 	l.LiveSampling = sim.DefaultLiveSampling()
-	fs.IntVar(&l.count, "count", 0, "number of nodes (default: 200, of a synthetic cluster with departures 50, with -from and departures 600)")
+	fs.IntVar(&l.count, "count", 0, "number of nodes (default: 200, of a synthetic cluster with departures 50, with -from and departures 600, or as many as there are)")
 	fs.Func("load", "`percent` of the cluster that tasks which end want at a time, with -from several for equal parts of the time, separated by commas (default: 90 with -from, else 110)", l.setLoads)
 	fs.BoolVar(&l.burst, "burst", false, "give what arrives, with its times, to the queues greedy and bursty, with the priorities 30, 50 and 70")
 	fs.StringVar(&l.durations, "durations", "", "CSV `file` of tasks to draw durations from, with -from (default: that of -from)")
@@ -133,7 +133,7 @@ func (l *liveOptions) draw(o *drawOptions) (sim.Workload, error) {
 		}
 	}
 	s := l.LiveSampling
-	s.Seed, s.Mix = o.Seed, o.Mix
+	s.Seed, s.Mix, s.Nodes = o.Seed, o.Mix, min(s.Nodes, len(nodes))
 	if l.count > 0 {
 		s.Nodes = l.count
 	}

@@ -36,6 +36,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "-nodes", "x"}, command.ExitUsage, "go together"},
 		{[]string{"simulate", "-order", "x"}, command.ExitUsage, `-order "x" goes with -nodes and -arrivals`},
 		{[]string{"replay", "-quotas", "x"}, command.ExitUsage, `-quotas "x" goes with -queue`},
+		{[]string{"replay", "-queue", "-bounds", "-mig", "T4=1g.10gb", "-nodes", "n", "-arrivals", "a"}, command.ExitUsage, "does not go with -bounds"},
 		{[]string{"replay", "-bounds"}, command.ExitUsage, "-bounds goes with -queue"},
 		{[]string{"replay", "-queue", "-kept", "2"}, command.ExitUsage, "-kept goes with -bounds"},
 		{[]string{"replay", "-queue", "-bounds", "-max-per-job", "-1"}, command.ExitUsage, "want 0 or more"},

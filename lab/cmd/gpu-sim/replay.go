@@ -140,6 +140,9 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 	if o.order != config.OrderArrival && (o.order != config.OrderShortest || !o.queue) {
 		return fmt.Errorf("-order: %q is not valid (arrival, or shortest with -queue)", o.order)
 	}
+	if len(o.mig) > 0 && o.bounds {
+		return fmt.Errorf("-mig %q does not go with -bounds: what is kept for others knows no instances", o.mig[0])
+	}
 	for name := range strings.SplitSeq(o.policy, ",") {
 		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || isBaseline(name)) {
 			return fmt.Errorf("-mig %q goes with the product's policies, without -quotas and -outlook", o.mig[0])

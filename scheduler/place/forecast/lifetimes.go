@@ -4,6 +4,7 @@ package forecast
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -27,6 +28,19 @@ type runs struct {
 // runsKept is how many ends of a key are remembered, runsEnough how many say more than
 // the next key, and keysKept how many keys are remembered.
 const runsKept, runsEnough, keysKept = 64, 4, 8192
+
+// anything is the key of all tasks.
+const anything = "any"
+
+// Keys are what tasks are known by: their kin, such as all children of a job (empty: they have none), how
+// much of how many GPUs they hold, in sixteenths, and anything.
+func Keys(kin string, gpus int, milli int64) []string {
+	keys := []string{fmt.Sprintf("%d x %d", gpus, (milli*16+999)/1000), anything}
+	if kin == "" {
+		return keys
+	}
+	return append([]string{kin}, keys...)
+}
 
 // Ended notes a task that has run for so long until it ended by itself.
 func (l *Lifetimes) Ended(ran time.Duration, keys ...string) {
@@ -103,6 +117,19 @@ func (l *Lifetimes) Remaining(age, limit time.Duration, keys ...string) Remainin
 		left.runs = []time.Duration{age + age/4, 2 * age, 4 * age}
 	}
 	return left
+}
+
+// Expected is how long a task runs that waits: as it says itself (0: nothing), but not shorter than half
+// of its kin did; else as half of all did at most. 0: not known.
+func (l *Lifetimes) Expected(limit time.Duration, kin string) time.Duration {
+	ran := l.Remaining(0, 0, kin)
+	switch {
+	case ran.Known():
+		return max(limit, ran.At(0.5))
+	case limit > 0:
+		return limit
+	}
+	return l.Remaining(0, 0, anything).At(0.5)
 }
 
 // longer is what ran longer than an age, in ascending order.

@@ -36,7 +36,10 @@ func (s *Snapshot) Node(id string) (Node, bool) {
 }
 
 // Free returns the free capacity of a node.
-func (s *Snapshot) Free(id string) (Free, bool) {
+func (s *Snapshot) Free(id string) (Free, bool) { return s.FreeWithout(id, nil) }
+
+// FreeWithout is Free once the usages that without selects have gone; nil selects none.
+func (s *Snapshot) FreeWithout(id string, without func(*Usage) bool) (Free, bool) {
 	n := s.Nodes[id]
 	if n == nil {
 		return Free{}, false
@@ -45,6 +48,16 @@ func (s *Snapshot) Free(id string) (Free, bool) {
 	for i, at := range n.Where {
 		c := &at.Pool.GPUs[at.Index]
 		f.GPUs[i] = FreeGPU{Milli: int64(c.Milli), Slices: int64(c.Slices), Replicas: int64(c.Replicas), Tasks: int64(c.Tasks)}
+	}
+	for _, u := range n.Holders {
+		if without == nil || !without(u) {
+			continue
+		}
+		f.CPUMHz, f.MemoryMiB = f.CPUMHz+u.CPUMHz, f.MemoryMiB+u.MemoryMiB
+		for _, t := range u.Takes {
+			g := &f.GPUs[t.GPU]
+			g.Milli, g.Slices, g.Replicas, g.Tasks = g.Milli+t.Milli, g.Slices+t.Slices, g.Replicas+t.Replicas, g.Tasks-1
+		}
 	}
 	return f, true
 }

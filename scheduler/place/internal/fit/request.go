@@ -57,6 +57,9 @@ type Request struct {
 	Nodes       []string                // node IDs, any of; empty: all
 	Constraints []constraint.Constraint // on the node
 
+	// Except are node IDs that Place leaves out of all these, for this once: it remembers nothing of them.
+	Except map[string]bool
+
 	// Device and Conditions say which device groups will do, as a device block
 	// does: its name (type, vendor/type or vendor/type/name) and its constraints.
 	// Instances is how many of Nomad's instances of each GPU it takes, in modes

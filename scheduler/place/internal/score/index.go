@@ -170,6 +170,34 @@ func (ix *Index) Pick() (id int, ok bool) {
 	}
 }
 
+// PickExcept returns the pool that Pick would choose if some nodes were not there.
+func (ix *Index) PickExcept(except map[string]bool) (best *cluster.Pool, ok bool) {
+	out := map[int]int32{} // points of classes that are left out
+	defer func() {
+		for id, points := range out {
+			ix.Tree.Set(id, points)
+		}
+	}()
+	first, top := int32(0), int32(0)
+	for {
+		id, found := ix.Pick()
+		if !found || best != nil && ix.Tree.Scores()[id] < top {
+			return best, best != nil
+		}
+		top = ix.Tree.Scores()[id]
+		out[id] = top
+		ix.Tree.Set(id, Worst)
+		for _, pool := range ix.List.List[id].Pools {
+			if b := ix.by.snap.Pools[pool]; !except[b.Node.Spec.ID] {
+				if best == nil || pool < first {
+					best, first = b, pool
+				}
+				break
+			}
+		}
+	}
+}
+
 // refineTied refines the classes with the highest points, in the order of their first
 // pools, until one keeps its points. Too many may tie to find them again for
 // each.
