@@ -88,6 +88,7 @@ queue "other" {
 	many := job{id: "many", kind: "batch", priority: 30, meta: map[string]string{"gpu": "1"}}.api()
 	many.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaOptional: []string{"of"}}
 	w := (&api.WriteOptions{}).WithContext(ctx)
+	admits(ctx, t, r)
 	if _, _, err := r.API.Jobs().Register(many, w); err != nil {
 		t.Fatal(err)
 	}
