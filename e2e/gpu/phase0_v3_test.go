@@ -125,6 +125,23 @@ func TestWhatThePagesOfMPSv3LeaveOpen(t *testing.T) {
 			says(t, c, strings.Fields(words)...)
 		}
 	})
+	t.Run("does a client get up to its limit beside an idle one, and give it back", func(t *testing.T) {
+		c := bare3(t, g.UUID)
+		for _, words := range []string{
+			"namespace set a --server=one --active-thread-percentage=75", "namespace create b --server=one", "namespace set b --server=one --active-thread-percentage=75",
+		} {
+			says(t, c, strings.Fields(words)...)
+		}
+		rate := func() float64 { return under(t, g.UUID, c, "a", nil, "compute", "3").started(t).rate(t) }
+		alone := rate()
+		figure(t, "alone, of 75 %%: %.2f launches a second", alone)
+		figure(t, "the neighbor, of 75 %% too: %s", under(t, g.UUID, c, "b", nil, "hold", "100").line(t))
+		figure(t, "beside it while it is idle: %.3f of that", rate()/alone)
+		neighbor := under(t, g.UUID, c, "b", nil, "compute", "8").started(t)
+		figure(t, "while it computes: %.3f", rate()/alone)
+		figure(t, "the neighbor meanwhile: %.3f", neighbor.rate(t)/alone)
+		figure(t, "after it has ended: %.3f", rate()/alone)
+	})
 	t.Run("which flags have control groups and partitions", func(t *testing.T) {
 		c := bare3(t, g.UUID)
 		for _, words := range []string{

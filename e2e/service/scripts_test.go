@@ -30,7 +30,7 @@ var machinesOf = regexp.MustCompile(`(?m)^machines .*$`)
 const patience = time.Minute
 
 // TestScripts runs testdata/script on a real Nomad with real plugins on simulated GPUs; package jobscript says
-// what scripts are, and scriptCommands has their commands. A look waits until it finds what it looks for.
+// what scripts are, and commands has the words. A look waits until it finds what it looks for.
 // Scripts with the same machines have one cluster, which is emptied between cases. At its end a case has no
 // instance that two hold.
 func TestScripts(t *testing.T) {
