@@ -19,20 +19,3 @@ func constraints(j *api.Job) string {
 	}
 	return strings.Join(list, "; ")
 }
-
-const teams = `
-preemption { min_run_time = "0s" }
-queue "a" {
-  gpus       = 1
-  namespaces = ["team-a"]
-}
-queue "b" {
-  gpus       = 1
-  namespaces = ["team-b"]
-}
-queue "c" {
-  gpus       = 0.5
-  borrow     = false
-  namespaces = ["team-c"]
-}
-`
