@@ -197,12 +197,12 @@ func matches(text, pattern string) error {
 	return nil
 }
 
-// given submits a job to Nomad or to the service. A refusal is what stderr looks at.
-func (s *scripted) given(summary string, to func() *api.Client) script.Cmd {
+// submit has the service admit jobs. A refusal is for stderr to look at.
+func (s *scripted) submit() script.Cmd {
 	like := func() map[string]any {
 		return map[string]any{"Driver": "raw_exec", "KillTimeout": time.Second, "Config": map[string]any{"command": "sleep", "args": []string{"100000"}}, "Resources": map[string]any{"CPU": 50, "MemoryMB": 20}}
 	}
-	return script.Command(script.CmdUsage{Args: "JOB [WORD=VALUE...]", Summary: summary}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+	return script.Command(script.CmdUsage{Args: "JOB [WORD=VALUE...]", Summary: "have the service admit a job"}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 		err := jobscript.Jobs(like(), args, func(text json.RawMessage) error {
 			var j api.Job
 			if err := json.Unmarshal(text, &j); err != nil {
@@ -213,7 +213,7 @@ func (s *scripted) given(summary string, to func() *api.Client) script.Cmd {
 					g.RestartPolicy = &api.RestartPolicy{Attempts: &never}
 				}
 			}
-			_, _, err := to().Jobs().Register(&j, (&api.WriteOptions{}).WithContext(s.ctx))
+			_, _, err := s.r.API.Jobs().Register(&j, (&api.WriteOptions{}).WithContext(s.ctx))
 			return err
 		})
 		return func(*script.State) (string, string, error) {
@@ -249,7 +249,6 @@ func (s *scripted) commands() map[string]script.Cmd {
 				return nil
 			})
 		}),
-		"kill-service": command("", "kill the service", func([]string) error { s.r.kill(syscall.SIGKILL); return nil }),
 		"namespace": command("NAME", "make a namespace", func(args []string) error {
 			s.spaces = append(s.spaces, args[0])
 			_, err := s.c.API.Namespaces().Register(&api.Namespace{Name: args[0]}, nil)
@@ -257,8 +256,7 @@ func (s *scripted) commands() map[string]script.Cmd {
 		}),
 		"eligible":   command("NODE", "have a node take work again", func(args []string) error { return s.turn(args[0], true) }),
 		"ineligible": command("NODE", "have a node take no new work", func(args []string) error { return s.turn(args[0], false) }),
-		"submit":     s.given("have the service admit a job", func() *api.Client { return s.r.API }),
-		"register":   s.given("give Nomad a job around the service", func() *api.Client { return s.c.API }),
+		"submit":     s.submit(),
 		"stop": command("JOB", "stop a job", s.each(func(j place, _ []string) error {
 			_, _, err := s.c.API.Jobs().Deregister(j.id, false, into(j.namespace))
 			return err
@@ -342,6 +340,9 @@ func (s *scripted) commands() map[string]script.Cmd {
 		"share": command("JOBS gpus|nodes NUMBER", "jobs are on so many GPUs or nodes", func(args []string) error {
 			list, err := jobscript.Names(args[0])
 			on := map[string]bool{}
+			if args[1] != "gpus" && args[1] != "nodes" {
+				return fmt.Errorf("%q is not valid (gpus, nodes)", args[1])
+			}
 			for _, name := range list {
 				namespace, id, _ := strings.Cut(name, "/")
 				for _, a := range s.live(place{namespace, id}) {
@@ -400,23 +401,6 @@ func (s *scripted) commands() map[string]script.Cmd {
 			}
 			return err
 		})),
-		"registered": command("JOB NUMBER", "a job has so many versions", s.each(func(j place, more []string) error {
-			versions, _, _, err := s.c.API.Jobs().Versions(j.id, false, in(j.namespace))
-			return errors.Join(err, jobscript.Compared("versions of "+j.String(), len(versions), more[0]))
-		})),
-		"said": command("NUMBER PATTERN", "so many lines of the service's log match", func(args []string) error {
-			expression, err := regexp.Compile(args[1])
-			if err != nil {
-				return err
-			}
-			n := 0
-			for line := range strings.Lines(s.r.said(s.t)) {
-				if expression.MatchString(line) {
-					n++
-				}
-			}
-			return jobscript.Compared("lines with "+args[1], n, args[0])
-		}),
 		"answers": command("PATTERN ARGUMENT...", "the service's command answers so", func(args []string) error {
 			home, asked := s.t.TempDir(), slices.Clone(args[1:])
 			for i, arg := range asked {

@@ -30,18 +30,17 @@ func asBorn(g *record.Group, a *admit.Ask) {
 // booked or kept for others; nil where it might not.
 func (d *decider) astray(g *record.Group) *admit.Hold {
 	tx, need := d.tx, blocks.NeedOf(d.tx, g)
-	own, booked, nodes := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	own, nodes := map[string]bool{}, map[string]bool{}
+	booked, until := unclaimed(tx)
+	for id := range until {
+		nodes[id] = true
+	}
 	for _, p := range tx.Capacity.AllAssumed() {
 		switch {
 		case p.Job == d.key:
 			own[p.Usage.ID] = true
 		case !tx.Cluster.Scaled(p.Job):
 			booked[p.Usage.ID], nodes[p.Usage.NodeID] = true, true
-		}
-	}
-	for _, r := range tx.Capacity.Reservations() {
-		if r.ClaimedBy == "" {
-			booked[r.ID], nodes[r.Usage.NodeID] = true, true
 		}
 	}
 	mine := func(u *place.Usage) bool { return own[u.ID] }

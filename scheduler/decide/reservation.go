@@ -25,23 +25,14 @@ import (
 // had reserved any. Nomad knows of no reservation: without the hold it would
 // start the group in the reserved room. Nil when that is not the reason.
 func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
-	unclaimed, until := map[string]bool{}, map[string]time.Time{} // by usage; by node, of the last to expire
-	for _, r := range tx.Capacity.Reservations() {
-		if r.ClaimedBy != "" {
-			continue
-		}
-		unclaimed[r.ID] = true
-		if node := r.Usage.NodeID; r.ExpiresAt.After(until[node]) {
-			until[node] = r.ExpiresAt
-		}
-	}
+	kept, until := unclaimed(tx)
 	need := blocks.NeedOf(tx, g)
-	if len(unclaimed) == 0 || tx.Capacity.RoomFor(need).AnyNow(nil) {
+	if len(kept) == 0 || tx.Capacity.RoomFor(need).AnyNow(nil) {
 		return nil
 	}
 	var hold *admit.Hold
 	var soonest time.Time
-	isUnclaimed := func(u *place.Usage) bool { return unclaimed[u.ID] }
+	isUnclaimed := func(u *place.Usage) bool { return kept[u.ID] }
 	for _, id := range slices.Sorted(maps.Keys(until)) {
 		if hold != nil && !until[id].Before(soonest) || !tx.Capacity.ServesNow(id, need, isUnclaimed) {
 			continue
@@ -50,6 +41,21 @@ func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
 		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", tx.Cluster.Node(id).Plan.Name, soonest.UTC().Format(time.RFC3339))}
 	}
 	return hold
+}
+
+// unclaimed are the reservations that no job has claimed, by ID, and when the last of them on each node expires.
+func unclaimed(tx *state.Tx) (ids map[string]bool, until map[string]time.Time) {
+	ids, until = map[string]bool{}, map[string]time.Time{}
+	for _, r := range tx.Capacity.Reservations() {
+		if r.ClaimedBy != "" {
+			continue
+		}
+		ids[r.ID] = true
+		if node := r.Usage.NodeID; r.ExpiresAt.After(until[node]) {
+			until[node] = r.ExpiresAt
+		}
+	}
+	return ids, until
 }
 
 // Reservation finds room for a want. Nothing is kept free yet. A refusal names what there

@@ -20,7 +20,6 @@ import (
 	"rsc.io/script"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/jobscript"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
 // TestScripts runs testdata/script with the model of Nomad; package jobscript says what scripts are, and
@@ -196,7 +195,6 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 			return err
 		})),
 		"stop":     jobscript.Command("JOB", "stop a job", s.each(func(_ string, j *modelJob, _ []string) error { s.stop(j); return nil })),
-		"purge":    jobscript.Command("JOB", "purge a job", s.each(func(_ string, j *modelJob, _ []string) error { s.purge(j); return nil })),
 		"complete": jobscript.Command("JOB", "have all of a batch job end by itself", s.each(s.completes)),
 		"kill":     jobscript.Command("JOB", "kill the oldest alloc of a job: Nomad starts another", s.each(s.oldest(func(a *modelAlloc) { s.kill(a) }))),
 		"crash":    jobscript.Command("JOB", "have the oldest alloc of a job fail: Nomad starts another after a while", s.each(s.oldest(func(a *modelAlloc) { s.crash(a) }))),
@@ -228,7 +226,6 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 		"join":     jobscript.Command("POOL MODEL", "add a node with two GPUs of a model to a pool", func(args []string) error { s.join(args[0], args[1]); return nil }),
 		"rescale":  jobscript.Command("JOB COUNT", "scale a job around the service", s.each(func(_ string, j *modelJob, more []string) error { s.scale(j, atoi(s.t, more[0])); return nil })),
 		"dispatch": jobscript.Command("PARENT CHILD [PRIORITY]", "dispatch a child around the service", s.each(s.dispatches)),
-		"launch":   jobscript.Command("PARENT CHILD", "have a periodic job start a child", s.each(func(_ string, j *modelJob, more []string) error { s.launch(j.key, more[0]); return nil })),
 		"slow":     jobscript.Command("JOB-ID SECONDS", "have the allocs of a job take long to stop", func(args []string) error { s.stops[args[0]] = atoi(s.t, args[1]); return nil }),
 		"refuse": jobscript.Command("JOB all|NODE|except [NODE]", "have Nomad start a job nowhere, not on a node, or on one alone, for a reason that the service does not see", func(args []string) error {
 			s.refusals[args[0]] = func(node string) bool {
@@ -307,7 +304,6 @@ func (s *scripted) scriptCommands() map[string]script.Cmd {
 		"evicted": jobscript.Command("JOB NUMBER [NODE]", "so many allocs were evicted for a job", func(args []string) error {
 			return jobscript.Compared("evicted for "+args[0], s.evictions(args[0], strings.Join(args[2:], "")), args[1])
 		}),
-		"promised": jobscript.Command("JOB NUMBER", "so many allocs of a job have room that is promised", s.each(s.promisedTo)),
 		"said": jobscript.Command("NUMBER PATTERN", "so many lines of the audit match", func(args []string) error {
 			pattern, err := regexp.Compile(args[1])
 			if err != nil {
@@ -394,11 +390,4 @@ func (s *scripted) completes(name string, j *modelJob, _ []string) error {
 		return fmt.Errorf("not all of %s runs", name)
 	}
 	return nil
-}
-
-func (s *scripted) promisedTo(name string, j *modelJob, more []string) (err error) {
-	s.believed.View(func(r *state.Reader) {
-		err = jobscript.Compared("promised to "+name, r.Capacity.Assumed(j.key, "g"), more[0])
-	})
-	return err
 }

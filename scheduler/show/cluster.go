@@ -103,7 +103,7 @@ func above(r *state.Reader, queue string) string {
 // pending lists what waits, in the order in which it is tried.
 func pending(r *state.Reader) []view.Pending {
 	list := []view.Pending{}
-	for _, w := range slices.Collect(r.Queue.Waiting()) {
+	for w := range r.Queue.Waiting() {
 		list = append(list, waiting(r, w))
 	}
 	return list
