@@ -26,11 +26,11 @@ import (
 // machinesOf finds the machines of a script among what begins its cases.
 var machinesOf = regexp.MustCompile(`(?m)^machines .*$`)
 
-// patience is how long a script waits for what it looks for.
+// patience is how long a look is repeated.
 const patience = time.Minute
 
 // TestScripts runs testdata/script on a real Nomad with real plugins on simulated GPUs; package jobscript says
-// what scripts are, and commands has the words. A look waits until it finds what it looks for.
+// how they are written, and commands has the words. A look is repeated until it succeeds.
 // Scripts with the same machines have one cluster, which is emptied between cases. At its end a case has no
 // instance that two hold.
 func TestScripts(t *testing.T) {
@@ -122,7 +122,7 @@ func (s *scripted) empty() {
 func in(namespace string) *api.QueryOptions   { return &api.QueryOptions{Namespace: namespace} }
 func into(namespace string) *api.WriteOptions { return &api.WriteOptions{Namespace: namespace} }
 
-// until waits until a look finds what it looks for, and else says what it found.
+// until repeats a look until it succeeds. The error is that of the last one.
 func (s *scripted) until(look func() error) error {
 	var err error
 	for began := time.Now(); time.Since(began) < patience && s.ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
@@ -152,7 +152,7 @@ type place struct{ namespace, id string }
 
 func (p place) String() string { return p.namespace + "/" + p.id }
 
-// looks is each, with a look that is repeated until it finds what it looks for.
+// looks is each, with a look that is repeated until it succeeds.
 func (s *scripted) looks(look func(j place, more []string) error) func(args []string) error {
 	return s.each(func(j place, more []string) error {
 		return s.until(func() error { return look(j, more) })
@@ -164,7 +164,7 @@ func (s *scripted) live(j place) []*api.AllocationListStub {
 	return allocs(s.ctx, s.t, s.c.API, j.namespace, j.id)
 }
 
-// runs is an error while a job has not so many allocs, all of which run.
+// runs is an error while a job has another number of allocs, or one that does not run.
 func (s *scripted) runs(j place, with string) error {
 	list := s.live(j)
 	for _, a := range list {
@@ -229,7 +229,7 @@ func (s *scripted) submit() script.Cmd {
 func (s *scripted) commands() map[string]script.Cmd {
 	command := jobscript.Command
 	return map[string]script.Cmd{
-		"machines": command("COUNT [TOPOLOGY]", "have so many machines, of two T4 or of a topology", func([]string) error { return nil }),
+		"machines": command("COUNT [TOPOLOGY]", "the machines of the cluster, with two T4 each or of a topology", func([]string) error { return nil }),
 		"service": command("[CONFIG]", "start the service, in the place of one that is killed", func(args []string) error {
 			text := ""
 			if len(args) > 0 {
@@ -288,7 +288,7 @@ func (s *scripted) commands() map[string]script.Cmd {
 			return err
 		}),
 		"clock": command("", "count seconds from now on", func([]string) error { s.began = time.Now(); return nil }),
-		"took": command("SECONDS", "so many have gone by", func(args []string) error {
+		"took": command("SECONDS", "the clock shows that many seconds", func(args []string) error {
 			return jobscript.Compared("seconds", int(time.Since(s.began).Seconds()), args[0])
 		}),
 
